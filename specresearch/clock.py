@@ -41,7 +41,9 @@ class Lap:
         """Begin or end a stretch that counts, on CUDA."""
         if self._device is not None:
             event = torch.cuda.Event(enable_timing=True)
-            event.record(torch.cuda.current_stream(self._device))
+            if self._clock.stream is None:
+                self._clock.stream = torch.cuda.current_stream(self._device)
+            event.record(self._clock.stream)
             self._events.append(event)
 
     @property
@@ -72,6 +74,7 @@ class Clock:
 
     Attributes:
         running: Laps that have begun and not ended.
+        stream: Where all laps until the next call of `pop_laps` are marked; None before the first.
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
@@ -81,6 +84,7 @@ class Clock:
         self._excluded = 0.0
         self._laps: list[Lap] = []
         self.running: list[Lap] = []
+        self.stream: torch.cuda.Stream | None = None
 
     def now(self) -> float:
         """Return the current time in seconds."""
@@ -145,6 +149,7 @@ class Clock:
 
         On CUDA, laps whose work is still queued count in a later call.
         """
+        self.stream = None  # looked up once a step, which may run on another than the last
         seconds: dict[str, float] = {}
         unfinished: list[Lap] = []
         for lap in self._laps:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from specresearch.bench.full_collections import no_full_collections
 from specresearch.device_bench import attention, correctness, decoding, roofline, speculation
 from specresearch.device_bench.bench import Bench, BenchCase
 from specresearch.device_bench.measurement import Measurement, reason_of
@@ -56,7 +57,8 @@ def measure_all(
             shares = sum(later.share for later in parts[number:])
             begin = time.monotonic()
             part_end = begin + max(end - begin, 0.0) * part.share / shares
-            _measure(bench, part, part_end, end, rows.append, say)
+            with no_full_collections():
+                _measure(bench, part, part_end, end, rows.append, say)
             bench.clean_up()
             write(rows)
     except KeyboardInterrupt:

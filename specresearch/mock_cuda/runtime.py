@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakSet
 
 import torch
 
@@ -28,6 +29,14 @@ class MockStream:
         pass
 
 
+class MockPool:
+    """The handle of a memory pool of graphs."""
+
+    def __init__(self) -> None:
+        self.graphs: WeakSet[MockGraph] = WeakSet()
+        self.is_used = False
+
+
 class MockGraph:
     """A graph, whose replay is one launch."""
 
@@ -36,8 +45,16 @@ class MockGraph:
         self.operations: list[CapturedOperation] = []
 
     @contextmanager
-    def capture(self) -> Iterator[None]:
-        """Note the operations of this block."""
+    def capture(self, pool: MockPool) -> Iterator[None]:
+        """Note the operations of this block.
+
+        Raises:
+            RuntimeError: If the graphs of the pool are all gone.
+        """
+        if pool.is_used and not pool.graphs:
+            raise RuntimeError("use_count > 0 INTERNAL ASSERT FAILED")
+        pool.is_used = True
+        pool.graphs.add(self)
         self._activity.captured = self.operations
         try:
             yield
@@ -112,8 +129,8 @@ def mocked_runtime(activity: Activity, free: int = MEMORY) -> Iterator[None]:
         "Stream": lambda device=None: stream,
         "stream": lambda stream: nullcontext(),
         "CUDAGraph": lambda: MockGraph(activity),
-        "graph": lambda graph, **_: graph.capture(),
-        "graph_pool_handle": lambda: None,
+        "graph": lambda graph, pool, **_: graph.capture(pool),
+        "graph_pool_handle": MockPool,
         "synchronize": lambda device=None: activity.wait("torch.cuda.synchronize"),
     }
     with ExitStack() as patches:

@@ -88,7 +88,7 @@ def _attend(
         )
     else:
         out = _explicit(folded, key, value, bias, settings)
-    return out.view(rows, num_heads, num_nodes, -1).transpose(1, 2)
+    return out.reshape(rows, num_heads, num_nodes, -1).transpose(1, 2)
 
 
 def _attend_by_row(
@@ -119,7 +119,8 @@ def _attend_by_row(
         attended = F.scaled_dot_product_attention(
             folded, keys, values, attn_mask=bias, scale=scaling
         )
-        out[0, begin : begin + num_nodes] = attended.view(num_heads, num_nodes, -1).transpose(0, 1)
+        attended = attended.reshape(num_heads, num_nodes, -1)
+        out[0, begin : begin + num_nodes] = attended.transpose(0, 1)
     return out
 
 

@@ -15,6 +15,7 @@ from specresearch.models.causal_lm import CausalLM
 from specresearch.models.eagle_format import CONVENTIONS
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.flash_kernels import LayerShape, NoKernelError, find_kernel
+from specresearch.models.fused_norms import fuse_norms
 from specresearch.models.head_fit import lm_head_of
 from specresearch.models.hf_adapter import SLOT_ATTENTION
 from specresearch.models.pass_graphs import PassGraphs, Plan
@@ -69,6 +70,8 @@ class EagleModel(SlotModel):
         layer._attn_implementation = SLOT_ATTENTION
         self.layer_config, self.num_layers = layer, 1
         self.module = self.head = head.to(device=self.device, dtype=self.dtype).eval()
+        if self.device.type == "cuda":
+            fuse_norms(head)
         rotary = LlamaRotaryEmbedding(layer)  # made anew: its frequencies stay in float32
         head.rotary_emb = rotary.to(self.device)
         self.target_ids = None if head.target_ids is None else head.target_ids.to(self.device)

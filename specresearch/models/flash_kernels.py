@@ -7,7 +7,8 @@ place, wherever they begin.
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from typing import NamedTuple
 
 import torch
@@ -211,14 +212,12 @@ def _attend_by_flash_attn(
     return out, _nothing_is_negative(lse, sequences)
 
 
+@torch.compiler.disable  # it refuses to be traced while it chooses the splits
 def _attend_on_hopper(
-    query: Tensor, keys: Tensor, values: Tensor, sequences: Sequences, scale: float
+    module: str, query: Tensor, keys: Tensor, values: Tensor, sequences: Sequences, scale: float
 ) -> tuple[Tensor, Tensor]:
-    from flash_attn_interface import (  # pyright: ignore[reportMissingImports]
-        flash_attn_varlen_func,
-    )
-
-    out, lse, *_ = flash_attn_varlen_func(
+    """Attend by FlashAttention 3, which several packages hold."""
+    out, lse, *_ = import_module(module).flash_attn_varlen_func(
         query,
         keys,
         values,
@@ -246,7 +245,16 @@ def _nothing_is_negative(lse: Float[Tensor, "H T"], sequences: Sequences) -> Flo
 KERNELS = {
     "cuda": (
         FlashKernel(
-            "flash-attn's Hopper package", _attend_on_hopper, is_package=True, splits_keys=True
+            "flash-attn's Hopper package",
+            partial(_attend_on_hopper, "flash_attn_interface"),
+            is_package=True,
+            splits_keys=True,
+        ),
+        FlashKernel(
+            "fa3-fwd",
+            partial(_attend_on_hopper, "fa3_fwd_interface"),
+            is_package=True,
+            splits_keys=True,
         ),
         FlashKernel("flash-attn", _attend_by_flash_attn, is_package=True),
         FlashKernel("PyTorch's flash kernel", _attend_by_torch),

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from jaxtyping import Shaped
@@ -55,17 +55,29 @@ class GraphInput:
         return whole.clone(memory_format=torch.contiguous_format)
 
 
+class _Pool:
+    """Memory that graphs share. A handle whose graphs are all gone cannot be captured into again."""
+
+    def __init__(self) -> None:
+        self.handle: Any = torch.cuda.graph_pool_handle()
+
+
+_pools: WeakValueDictionary[torch.device, _Pool] = WeakValueDictionary()
+
+
 @dataclass(frozen=True)
 class _Graph:
     """A capture, and what must stay in memory for it.
 
     Attributes:
         function: Holds the tensors that it reads beside its inputs.
+        pool: Lives as long as any graph that was captured into it.
     """
 
     inputs: Tensors
     replay: Callable[[], Tensors]
     function: Callable[..., Tensors]
+    pool: _Pool | None = None
 
 
 class Graphs:
@@ -213,21 +225,29 @@ def _warmed_up(function: Callable[..., Tensors], buffers: Tensors) -> Tensors:
 
 
 def _captured(function: Callable[..., Tensors], buffers: Tensors, device: torch.device) -> _Graph:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=_pool(device), capture_error_mode="thread_local"):
-        outputs = function(*buffers)
+    pool, graph = _pools.setdefault(device, _Pool()), torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, pool=pool.handle, capture_error_mode="thread_local"):
+            outputs = function(*buffers)
+    except Exception:
+        _forget_capture(device)
+        raise
 
     def replay() -> Tensors:
         graph.replay()
         return outputs
 
-    return _Graph(buffers, replay, function)
+    return _Graph(buffers, replay, function, pool)
 
 
-@cache
-def _pool(device: torch.device) -> Any:
-    """Return the memory pool that all graphs of a device share."""
-    return torch.cuda.graph_pool_handle()
+def _forget_capture(device: torch.device) -> None:
+    """Let a capture that failed harm nothing: torch keeps its pool and random numbers in use."""
+    _pools.pop(device, None)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    for generator in torch.cuda.default_generators[index : index + 1]:
+        renewed = torch.Generator(device)
+        renewed.set_state(generator.get_state())
+        generator.graphsafe_set_state(renewed)
 
 
 def _is_close(actual: Tensor, expected: Tensor) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from specresearch.models.attention_plan import AttentionPlan, committed_positions
+from specresearch.models.fused_norms import fuse_norms
 from specresearch.models.hf_adapter import HFAdapter
 from specresearch.models.int8_linear import use_int8_kernel
 from specresearch.models.packed import (
@@ -47,15 +48,14 @@ class HFModel:
         name: str,
     ) -> None:
         self.model = model.eval()
+        self.device = model.device  # kept: the library looks it up among all parameters
         self.tokenizer = tokenizer
         self.name = name or model.config.name_or_path or type(model).__name__
         use_int8_kernel(model)
         pack_linear_layers(model, pack_weights)
+        if self.device.type == "cuda":
+            fuse_norms(model)
         self.adapter = HFAdapter(model, attention)
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.device
 
     @property
     def dtype(self) -> torch.dtype:

@@ -19,8 +19,11 @@ from specresearch.models.flash_kernels import FlashKernel, Sequences
 from specresearch.models.ragged import Packing
 from specresearch.proposal import Topology
 
+# Measured on an H100 with PyTorch's kernel: experiments/gpu
 QUERIES_OF_BLOCK = 128  # that a kernel gives to one multiprocessor
-MIN_SPLIT = 512  # keys that pay for a multiprocessor
+FEW_QUERIES = 64  # of a block, so that a multiprocessor may have two
+MIN_SPLIT = 256  # keys that pay for a block
+MIN_SPLIT_CHAIN = 2048  # keys of a chain that pay for an explicit part and a merge
 
 
 @dataclass(frozen=True)
@@ -141,9 +144,9 @@ class TwoPartPlan:
         num_queries = group * (num_nodes - self.first)
         longest = self.width if window is None else min(self.width, window + num_nodes)
         num_splits = 1
-        if not self.kernel.splits_keys:
-            num_blocks = len(self.starts) * kv_heads * -(-num_queries // QUERIES_OF_BLOCK)
-            num_splits = num_splits_of(longest, num_blocks, device)
+        is_causal = self.topology.is_chain and num_queries > group
+        if not self.kernel.splits_keys and not (is_causal and longest < MIN_SPLIT_CHAIN):
+            num_splits = num_splits_of(longest, len(self.starts) * kv_heads, num_queries, device)
         longest = -(-longest // num_splits)
 
         def first_seen(positions: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
@@ -153,11 +156,11 @@ class TwoPartPlan:
             return (positions - window + 1).clamp(min=0)
 
         starts, ends = self.starts, self.starts + num_nodes
-        if self.topology.is_chain and num_nodes - self.first == 1:  # sees its own column, too
+        if self.topology.is_chain and not is_causal:  # the one new node sees its own column, too
             stretches = self._stretches(first_seen(ends - 1), ends, num_splits)
             sequences = Sequences.of(num_queries, *stretches, device, longest=longest)
             return _Parts(sequences, group, num_splits)
-        if self.topology.is_chain and num_splits == 1:
+        if is_causal and num_splits == 1:
             stretches = self._stretches(first_seen(starts + self.first), ends, num_splits)
             sequences = Sequences.of(
                 num_nodes - self.first,
@@ -233,14 +236,17 @@ def merge(
     return out
 
 
-def num_splits_of(longest: int, num_blocks: int, device: torch.device) -> int:
+def num_splits_of(longest: int, num_heads: int, num_queries: int, device: torch.device) -> int:
     """Return in how many stretches to read each row, so that all multiprocessors have work.
 
     Args:
         longest: Columns of the longest row.
-        num_blocks: Blocks of queries that multiprocessors take at once.
+        num_heads: Key heads of all rows.
+        num_queries: Of each of them.
     """
-    return max(1, min(_multiprocessors(device) // num_blocks, longest // MIN_SPLIT))
+    num_blocks = num_heads * -(-num_queries // QUERIES_OF_BLOCK)
+    room = _multiprocessors(device) * (2 if num_queries <= FEW_QUERIES else 1)
+    return max(1, min(room // num_blocks, longest // MIN_SPLIT))
 
 
 @cache

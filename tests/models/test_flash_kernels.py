@@ -24,7 +24,7 @@ from specresearch.models.flash_kernels import (
 CPU = torch.device("cpu")
 SHAPE = LayerShape(CPU, torch.float64, 8, has_window=True)
 (KERNEL,) = KERNELS["cpu"]
-HOPPER, FLASH_ATTN, TORCH = KERNELS["cuda"]
+HOPPER, FA3_FWD, FLASH_ATTN, TORCH = KERNELS["cuda"]
 Attended = tuple[Tensor, Tensor]
 
 
@@ -102,8 +102,8 @@ def flash_attn_module(lse_of_nothing: float = torch.inf) -> ModuleType:
     return module
 
 
-def hopper_module() -> ModuleType:
-    """Return a stand-in for flash_attn_interface with the package's signature."""
+def hopper_module(name: str) -> ModuleType:
+    """Return a stand-in for a package of FlashAttention 3 with its signature."""
 
     def flash_attn_varlen_func(
         q: Tensor,
@@ -139,7 +139,7 @@ def hopper_module() -> ModuleType:
         )
         return (out, lse) if return_attn_probs else out
 
-    module = ModuleType("flash_attn_interface")
+    module = ModuleType(name)
     module.__dict__.update(flash_attn_varlen_func=flash_attn_varlen_func)
     return module
 
@@ -157,8 +157,12 @@ def forget() -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "module"),
-    [(FLASH_ATTN, flash_attn_module()), (HOPPER, hopper_module())],
-    ids=["flash_attn", "hopper"],
+    [
+        (FLASH_ATTN, flash_attn_module()),
+        (HOPPER, hopper_module("flash_attn_interface")),
+        (FA3_FWD, hopper_module("fa3_fwd_interface")),
+    ],
+    ids=["flash_attn", "hopper", "fa3_fwd"],
 )
 def test_packages_get_arguments_in_their_order(
     kernel: FlashKernel, module: ModuleType, monkeypatch: pytest.MonkeyPatch
@@ -254,7 +258,7 @@ def test_an_unusable_package_gives_one_warning_and_the_next_kernel(
 def test_a_missing_package_is_no_news(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(KERNELS, "cpu", (HOPPER, FLASH_ATTN, KERNEL))
+    monkeypatch.setitem(KERNELS, "cpu", (HOPPER, FA3_FWD, FLASH_ATTN, KERNEL))
     with caplog.at_level(logging.DEBUG, logger="specresearch"):
         assert find_kernel([SHAPE]) is KERNEL
     assert not caplog.messages

@@ -106,6 +106,22 @@ class TestCapture:
         assert call(5.0) == [[5.0], [19.0]]  # the others are of the call before
         assert len(graphs) == 1
 
+    def test_a_pool_outlives_no_graph(self, mock: MockCuda) -> None:
+        """Torch refuses a capture into a pool whose graphs are all gone."""
+        first, second = Graphs(DEVICE), Graphs(DEVICE)
+        run(first, on_device(1.0))
+        run(second, on_device(1.0))
+        (pool,) = {graph.pool for graphs in (first, second) for graph in graphs._graphs.values()}
+        first.clear()
+        run(first, on_device(1.0), key="g")
+        assert {graph.pool for graph in first._graphs.values()} == {pool}
+        del pool
+        for graphs in (first, second):
+            graphs.clear()
+        for graphs in (first, second):
+            assert run(graphs, on_device(2.0)) == [4.0]
+            assert len(graphs) == 1
+
     def test_writes_to_other_memory_are_replayed(self, mock: MockCuda) -> None:
         memory = torch.zeros(3, device=DEVICE)
 

@@ -174,14 +174,36 @@ def test_a_chain_is_one_causal_call(tree: str, calls: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("longest", "num_blocks", "expected"),
-    [(100, 1, 1), (4096, 1, 8), (100_000, 8, 16), (100_000, 200, 1), (100_000, 132, 1)],
+    ("longest", "num_heads", "num_queries", "expected"),
+    [
+        (100, 1, 4, 1),
+        (4096, 1, 4, 16),
+        (100_000, 8, 4, 33),
+        (100_000, 8, 65, 16),
+        (100_000, 8, 129, 8),
+        (100_000, 264, 4, 1),
+        (100_000, 300, 4, 1),
+    ],
 )
 def test_long_keys_are_split_for_idle_multiprocessors(
-    monkeypatch: pytest.MonkeyPatch, longest: int, num_blocks: int, expected: int
+    monkeypatch: pytest.MonkeyPatch, longest: int, num_heads: int, num_queries: int, expected: int
 ) -> None:
     monkeypatch.setattr(two_part, "_multiprocessors", lambda _: 132)
-    assert two_part.num_splits_of(longest, num_blocks, torch.device("cuda")) == expected
+    cuda = torch.device("cuda")
+    assert two_part.num_splits_of(longest, num_heads, num_queries, cuda) == expected
+
+
+@pytest.mark.parametrize(("num_nodes", "least"), [(1, 512), (5, 2048)])
+def test_a_chain_is_split_from_so_many_keys_on(
+    num_nodes: int, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(two_part, "_multiprocessors", lambda _: 132)
+    cpu = torch.device("cpu")
+    kernel, chain = replace(KERNEL, splits_keys=False), Topology.chain(num_nodes, cpu)
+    for width, is_split in ((least - 1, False), (least, True)):
+        begins = torch.tensor([0])
+        plan = TwoPartPlan(kernel, begins, begins + width - num_nodes, chain, width)
+        assert (plan._make_parts(None, 4, 2, cpu).num_splits > 1) == is_split
 
 
 class TestMerge:
@@ -281,7 +303,7 @@ class TestChoice:
         lm = CausalLM(build(architecture))
         lm.allocate(1)
         lm.extend((0,), [[1]])
-        monkeypatch.setattr(CausalLM, "device", torch.device("cuda"))
+        lm.device = torch.device("cuda")
         expected = None if architecture == "gemma2" else KERNEL
         assert lm._find_kernel(lm.cache) is expected
 
