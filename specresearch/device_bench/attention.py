@@ -31,7 +31,7 @@ def cases(bench: Bench) -> Iterator[BenchCase]:
     trees = {
         "one token": Topology.chain(1, bench.device.device),
         f"chain of {CHAIN_NODES}": Topology.chain(CHAIN_NODES, bench.device.device),
-        f"tree of {scale.tree_size + 1}": _tree(scale.tree_size + 1, bench.device.device),
+        f"tree of {scale.tree_size + 1}": wide_tree(scale.tree_size + 1, bench.device.device),
     }
     for context in scale.contexts:
         for name, tree in trees.items():
@@ -39,7 +39,7 @@ def cases(bench: Bench) -> Iterator[BenchCase]:
             yield BenchCase(case, partial(_measure, bench, target_with, context, tree))
 
 
-def _tree(num_nodes: int, device: torch.device) -> Topology:
+def wide_tree(num_nodes: int, device: torch.device) -> Topology:
     """Return a tree whose levels have `TREE_WIDTH` nodes, each below one of the level above."""
     parents = [-1] + [max(0, node - TREE_WIDTH) for node in range(1, num_nodes)]
     return Topology.from_parents(torch.tensor([parents], device=device))

@@ -129,7 +129,7 @@ def mocked_runtime(activity: Activity, free: int = MEMORY) -> Iterator[None]:
         "Stream": lambda device=None: stream,
         "stream": lambda stream: nullcontext(),
         "CUDAGraph": lambda: MockGraph(activity),
-        "graph": lambda graph, pool, **_: graph.capture(pool),
+        "graph": lambda graph, pool=None, **_: graph.capture(pool or MockPool()),
         "graph_pool_handle": MockPool,
         "synchronize": lambda device=None: activity.wait("torch.cuda.synchronize"),
     }

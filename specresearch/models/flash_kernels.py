@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -212,12 +212,19 @@ def _attend_by_flash_attn(
     return out, _nothing_is_negative(lse, sequences)
 
 
-@torch.compiler.disable  # it refuses to be traced while it chooses the splits
+def _call_flash_attn_3(module: str, *args: Any, **options: Any) -> Any:
+    return import_module(module).flash_attn_varlen_func(*args, **options)
+
+
+# which refuses to be traced where it chooses the splits itself
+_flash_attn_3: Any = torch.compiler.disable(_call_flash_attn_3)
+
+
 def _attend_on_hopper(
     module: str, query: Tensor, keys: Tensor, values: Tensor, sequences: Sequences, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Attend by FlashAttention 3, which several packages hold."""
-    out, lse, *_ = import_module(module).flash_attn_varlen_func(
+    out, lse, *_ = _flash_attn_3(
+        module,
         query,
         keys,
         values,

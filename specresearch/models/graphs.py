@@ -56,7 +56,7 @@ class GraphInput:
 
 
 class _Pool:
-    """Memory that graphs share. A handle whose graphs are all gone cannot be captured into again."""
+    """Memory that graphs share; once they are all gone, its handle serves no further capture."""
 
     def __init__(self) -> None:
         self.handle: Any = torch.cuda.graph_pool_handle()
