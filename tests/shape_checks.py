@@ -1,7 +1,9 @@
 """Run-time checks of the package's annotations, which long tests may switch off."""
 
+import dataclasses
 import functools
 import inspect
+import operator
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -9,6 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import jaxtyping
+import numpy as np
+import torch
 from beartype.door import die_if_unbearable
 from jaxtyping import AbstractArray, config
 
@@ -85,6 +89,136 @@ def _read(function: Any) -> tuple[inspect.Signature, Hints]:
     return known[2:]
 
 
+def _is_array(hint: Any) -> bool:
+    return inspect.isclass(hint) and issubclass(hint, AbstractArray)
+
+
+def _without_shapes(hint: Any) -> Any:
+    """Return the hint with arrays of any shape and precision, or `NotImplemented`.
+
+    That is so for sizes that the code computes, such as "{n}", and arrays inside of other types, of
+    which the type checker looks at some that it draws.
+    """
+    if _is_array(hint):
+        return NotImplemented if "{" in hint.dim_str else hint.array_type
+    parts = typing.get_args(hint)
+    if isinstance(hint, str) or not any(map(names_a_shape, parts)):
+        return NotImplemented if isinstance(hint, str) else hint
+    plain = tuple([_without_shapes(part) for part in parts])
+    if NotImplemented in plain:
+        return NotImplemented
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        is_simple = all(_is_array(part) or part is types.NoneType for part in parts)
+        return functools.reduce(operator.or_, plain) if is_simple else NotImplemented
+    is_simple = typing.get_origin(hint) is tuple and all(map(_is_array, parts))
+    return tuple[plain] if is_simple else NotImplemented
+
+
+def _facts(value: Any) -> Any:
+    """Return all that the check of an array depends on, of a value that its hint allows."""
+    if value is None:
+        return None
+    if type(value) is tuple:
+        return tuple([_facts(part) for part in value])
+    return type(value), value.dtype, value.shape
+
+
+def _like(facts: Any) -> Any:
+    """Return an array of which these are the facts."""
+    if facts is None:
+        return None
+    kind, dtype, shape = facts
+    if issubclass(kind, np.ndarray):
+        return np.broadcast_to(np.empty((), dtype), shape)
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _remember_checks(function: Any, typechecker: Callable[..., Any]) -> Any:
+    """Return a function with jaxtyping's checks, of which equal ones are made once.
+
+    Whether arrays fit their annotations depends on their types, precisions and shapes alone. All
+    other values are checked in every call. None if an annotation is not that simple.
+    """
+    hints, signature = function.__annotations__, inspect.signature(function)
+    plain = {name: _without_shapes(hint) for name, hint in hints.items()}
+    arrays = [name for name, hint in hints.items() if plain[name] is not hint and name != "return"]
+    parameters = signature.parameters.values()
+    variadic = [p.name for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if NotImplemented in plain.values() or set(variadic).intersection(arrays):
+        return None
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    places = [(names.index(name) if name in names else len(names), name) for name in arrays]
+    returns_array = plain.get("return") is not hints.get("return")
+    known: dict[Any, set[Any]] = {}
+
+    @functools.cache  # most functions are never called in a process
+    def thorough() -> Any:
+        return _check_shapes(function, typechecker=typechecker)
+
+    @functools.cache
+    def light() -> tuple[Any, Any]:
+        return _checked_by(plain, function, typechecker)
+
+    def facts_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        given = [args[at] if at < len(args) else kwargs.get(name) for at, name in places]
+        return tuple(map(_facts, given))
+
+    def check_anew(before: tuple[Any, ...], after: tuple[Any, ...], result: Any) -> None:
+        with _check_shapes("context"):
+            for facts in (before, after):
+                for (_, name), fact in zip(places, facts, strict=True):
+                    prefix = f"{function.__qualname__}() parameter {name}="
+                    die_if_unbearable(_like(fact), hints[name], exception_prefix=prefix)
+            prefix = f"{function.__qualname__}() return "
+            die_if_unbearable(result, hints.get("return", Any), exception_prefix=prefix)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if config.jaxtyping_disable:
+            return function(*args, **kwargs)
+        try:
+            before = facts_of(args, kwargs)
+        except AttributeError:  # not an array
+            return thorough()(*args, **kwargs)
+        seen = known.get(before)
+        if seen is None:
+            result = thorough()(*args, **kwargs)
+            known[before] = set()
+            return result
+        checked, check_again = light()
+        result = checked(*args, **kwargs)
+        check_again(*args, **kwargs)
+        after = facts_of(args, kwargs)
+        both = after, _facts(result) if returns_array else None
+        if both not in seen:
+            check_anew(before, after, result)
+            seen.add(both)
+        return result
+
+    return call
+
+
+def _checked_by(hints: Hints, function: Any, typechecker: Callable[..., Any]) -> tuple[Any, Any]:
+    """Return a function that is checked by other hints, and one that only checks its arguments."""
+    code, names = function.__code__, function.__globals__
+    copied = types.FunctionType(
+        code, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    parameters = []
+    for parameter in inspect.signature(function).parameters.values():
+        is_optional = parameter.default is not parameter.empty
+        default = None if is_optional else parameter.empty
+        parameters.append(parameter.replace(annotation=parameter.empty, default=default))
+    namespace = dict(names)
+    exec(f"def arguments{inspect.Signature(parameters)}: pass", namespace)
+    arguments = namespace["arguments"]
+    for copy, its_hints in ((copied, hints), (arguments, {**hints, "return": None})):
+        copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
+        copy.__annotations__ = its_hints
+    return typechecker(copied), typechecker(arguments)
+
+
 def check(function: Any = None, *, typechecker: Callable[..., Any]) -> Any:
     """Decorate like `jaxtyping.jaxtyped`, but skip its bookkeeping of sizes if no shape is named.
 
@@ -96,6 +230,12 @@ def check(function: Any = None, *, typechecker: Callable[..., Any]) -> Any:
         return functools.partial(check, typechecker=typechecker)
     if getattr(function, "__module__", "").startswith("specresearch.mock_cuda"):
         return function  # it runs inside every operation of the pretended device
+    if inspect.isclass(function):
+        init = vars(function).get("__init__")
+        is_generated = init is not None and not hasattr(init, "__wrapped__")
+        if dataclasses.is_dataclass(function) and is_generated:
+            function.__init__ = check(init, typechecker=typechecker)
+        return function
     if not inspect.isfunction(function):
         return _check_shapes(function, typechecker=typechecker)
     runs_at_once = not (
@@ -106,7 +246,8 @@ def check(function: Any = None, *, typechecker: Callable[..., Any]) -> Any:
     if runs_at_once and "<locals>" in function.__qualname__:
         return _read_checks(function)
     if any(map(names_a_shape, function.__annotations__.values())):
-        return _check_shapes(function, typechecker=typechecker)
+        remembered = _remember_checks(function, typechecker) if runs_at_once else None
+        return remembered or _check_shapes(function, typechecker=typechecker)
     checked = typechecker(function)
 
     @functools.wraps(function)

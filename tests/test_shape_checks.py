@@ -1,6 +1,7 @@
 """The package's annotations are checked at run time, with and without shapes."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -30,6 +31,111 @@ def test_wrong_types_are_rejected_where_no_shape_is_named() -> None:
 def test_checks_can_be_switched_off() -> None:
     with unchecked(), pytest.raises(TypeError, match="unsupported operand"):
         derive_seed("one")  # pyright: ignore[reportArgumentType]
+
+
+def top_level(function: Any) -> Any:
+    """Check a function as one of a module is: equal calls are remembered."""
+    function.__qualname__ = function.__name__
+    return check(function, typechecker=beartype)
+
+
+def rows_of(
+    rows: Float[Tensor, "B N"], weights: Float[Tensor, " B"] | None = None, *, number: int = 1
+) -> tuple[Float[Tensor, " B"], Float[Tensor, " N"]]:
+    return rows[:number, 0].expand(len(rows)), rows[0]
+
+
+def test_a_second_call_is_checked_like_the_first() -> None:
+    checked = top_level(rows_of)
+    for _ in range(3):
+        checked(torch.ones(2, 3))
+        checked(torch.ones(2, 3), torch.ones(2), number=1)
+        checked(weights=None, rows=torch.ones(4, 3))
+        for wrong, given in [
+            ((torch.ones(2, 3), torch.ones(3)), {}),
+            ((torch.ones(2),), {}),
+            ((torch.ones(2, 3).long(),), {}),
+            ((torch.ones(2, 3), [1.0, 1.0]), {}),
+            (("rows",), {}),
+            ((torch.ones(2, 3),), {"number": "one"}),
+        ]:
+            with pytest.raises((TypeCheckError, BeartypeCallHintViolation)):
+                checked(*wrong, **given)
+
+
+def test_a_result_is_checked_in_every_call() -> None:
+    results = {
+        "right": (torch.ones(2), torch.ones(3)),
+        "sizes": (torch.ones(3), torch.ones(2)),
+        "precision": (torch.ones(2).long(), torch.ones(3)),
+        "number": (torch.ones(2),),
+        "none": None,
+    }
+
+    def given(
+        rows: Float[Tensor, "B N"], which: str
+    ) -> tuple[Float[Tensor, " B"], Float[Tensor, " N"]]:
+        return results[which]  # pyright: ignore[reportReturnType]
+
+    checked = top_level(given)
+    for _ in range(3):
+        checked(torch.ones(2, 3), "right")
+        for wrong in results.keys() - {"right"}:
+            with pytest.raises((TypeCheckError, BeartypeCallHintViolation)):
+                checked(torch.ones(2, 3), wrong)
+
+
+def test_arguments_that_a_call_changes_are_checked_again() -> None:
+    def change(rows: Float[Tensor, "B N"], names: list[int], new: Any) -> Float[Tensor, " B"]:
+        before = len(rows)
+        names[0] = new
+        if new == 2:
+            rows.resize_(3, 3)
+        return torch.ones(before)
+
+    checked = top_level(change)
+    for _ in range(3):
+        checked(torch.ones(2, 3), [0], 1)
+        for new in ("one", 2):
+            with pytest.raises((TypeCheckError, BeartypeCallHintViolation)):
+                checked(torch.ones(2, 3), [0], new)
+
+
+@dataclass
+class Rows:
+    values: Float[Tensor, "B N"]
+    weights: Float[Tensor, " B"] | None = None
+    name: str = ""
+
+
+@dataclass
+class NamedRows(Rows):
+    number: int = 0
+
+
+def test_fields_of_dataclasses_are_checked() -> None:
+    for made in (check(Rows, typechecker=beartype), check(NamedRows, typechecker=beartype)):
+        for _ in range(3):
+            made(torch.ones(2, 3), torch.ones(2))
+            for wrong in [(torch.ones(2, 3), torch.ones(3)), (torch.ones(2, 3), None, 1)]:
+                with pytest.raises((TypeCheckError, BeartypeCallHintViolation)):
+                    made(*wrong)
+    with pytest.raises((TypeCheckError, BeartypeCallHintViolation)):
+        NamedRows(torch.ones(2, 3), number="one")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    "hint", [Float[Tensor, "{number}"], list[Float[Tensor, " N"]] | None, "Float[Tensor, 'N']"]
+)
+def test_other_annotations_are_left_to_jaxtyping(hint: Any) -> None:
+    def first(rows: hint, number: int) -> None:
+        pass
+
+    checked = top_level(first)
+    for _ in range(3):
+        checked(([torch.ones(2)] if "list" in str(hint) else torch.ones(2)), 2)
+        with pytest.raises(TypeCheckError):
+            checked(torch.ones(2, 2), 2)
 
 
 def outer(hint: Any) -> Callable[..., Any]:
