@@ -6,7 +6,7 @@ import inspect
 import operator
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,8 @@ from beartype.door import die_if_unbearable
 from jaxtyping import AbstractArray, config
 
 _check_shapes = jaxtyping.jaxtyped
+ITEMS = (tuple, list, Sequence)
+OMITTED = object()  # a default value, which no type checker looks at
 Hints = dict[str, Any]
 _known: dict[types.CodeType, tuple[Any, Hints, inspect.Signature, Hints]] = {}
 
@@ -96,104 +98,160 @@ def _is_array(hint: Any) -> bool:
 def _without_shapes(hint: Any) -> Any:
     """Return the hint with arrays of any shape and precision, or `NotImplemented`.
 
-    That is so for sizes that the code computes, such as "{n}", and arrays inside of other types, of
-    which the type checker looks at some that it draws.
+    That is so for sizes that the code computes, such as "{n}", and for arrays inside of anything
+    but tuples and sequences.
     """
     if _is_array(hint):
         return NotImplemented if "{" in hint.dim_str else hint.array_type
     parts = typing.get_args(hint)
-    if isinstance(hint, str) or not any(map(names_a_shape, parts)):
-        return NotImplemented if isinstance(hint, str) else hint
+    origin = typing.get_origin(hint)
+    if not any(map(names_a_shape, parts)):
+        return hint
     plain = tuple([_without_shapes(part) for part in parts])
     if NotImplemented in plain:
         return NotImplemented
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        is_simple = all(_is_array(part) or part is types.NoneType for part in parts)
-        return functools.reduce(operator.or_, plain) if is_simple else NotImplemented
-    is_simple = typing.get_origin(hint) is tuple and all(map(_is_array, parts))
-    return tuple[plain] if is_simple else NotImplemented
+    if origin in (typing.Union, types.UnionType):
+        is_optional = len(parts) == 2 and types.NoneType in parts
+        return functools.reduce(operator.or_, plain) if is_optional else NotImplemented
+    is_known = origin in ITEMS and all(map(_holds_arrays_alone, parts))
+    return types.GenericAlias(origin, plain) if is_known else NotImplemented
+
+
+def _holds_arrays_alone(hint: Any) -> bool:
+    return hint in (None, types.NoneType, Ellipsis) or _without_shapes(hint) is not hint
 
 
 def _facts(value: Any) -> Any:
-    """Return all that the check of an array depends on, of a value that its hint allows."""
-    if value is None:
-        return None
-    if type(value) is tuple:
+    """Return all that the checks of an array, or of each array of a sequence, depend on.
+
+    Raises:
+        AttributeError: If it holds anything else.
+    """
+    if value is None or value is OMITTED:
+        return value
+    if isinstance(value, (tuple, list)):
         return tuple([_facts(part) for part in value])
     return type(value), value.dtype, value.shape
 
 
-def _like(facts: Any) -> Any:
-    """Return an array of which these are the facts."""
-    if facts is None:
-        return None
-    kind, dtype, shape = facts
-    if issubclass(kind, np.ndarray):
-        return np.broadcast_to(np.empty((), dtype), shape)
-    return torch.empty(shape, dtype=dtype, device="meta")
+def _check_facts(facts: Any, hint: Any, prefix: str) -> None:
+    """Check the array of which these are the facts; of a sequence each one."""
+    parts = typing.get_args(hint)
+    if facts is None or _is_array(hint):
+        value = None
+        if facts is not None:
+            kind, dtype, shape = facts
+            is_numpy = issubclass(kind, np.ndarray)
+            value = (
+                np.broadcast_to(np.empty((), dtype), shape)
+                if is_numpy
+                else torch.empty(shape, dtype=dtype, device="meta")
+            )
+        return die_if_unbearable(value, hint, exception_prefix=prefix)
+    if types.NoneType in parts and len(parts) == 2 and typing.get_origin(hint) not in ITEMS:
+        (inner,) = [part for part in parts if part is not types.NoneType]
+        return _check_facts(facts, inner, prefix)
+    is_fixed = typing.get_origin(hint) is tuple and Ellipsis not in parts
+    hints = parts if is_fixed else parts[:1] * len(facts)
+    for part, part_hint in zip(facts, hints, strict=True):
+        _check_facts(part, part_hint, prefix)
+    return None
+
+
+class _Remembered:
+    """A function with jaxtyping's checks, of which equal ones are made once.
+
+    Whether arrays fit their annotations depends on their types, precisions and shapes alone. All
+    other values are checked in every call.
+
+    Attributes:
+        is_possible: The annotations are simple enough.
+    """
+
+    def __init__(self, function: Any, typechecker: Callable[..., Any]) -> None:
+        self.function, self.typechecker = function, typechecker
+        names = function.__globals__
+        self.hints = {
+            name: resolved(hint, names) if isinstance(hint, str) else hint
+            for name, hint in function.__annotations__.items()
+        }
+        plain = {name: _without_shapes(hint) for name, hint in self.hints.items()}
+        self.plain = plain
+        changed = [name for name, hint in self.hints.items() if plain[name] is not hint]
+        arrays = [name for name in changed if name != "return"]
+        parameters = inspect.signature(function).parameters.values()
+        variadic = [p.name for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        self.is_possible = NotImplemented not in plain.values()
+        self.is_possible = self.is_possible and not set(variadic).intersection(arrays)
+        plainly = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        order = [p.name for p in parameters if p.kind in plainly]
+        self.places = [
+            (order.index(name) if name in order else len(order), name) for name in arrays
+        ]
+        self.returns_array = "return" in changed
+        self.thorough = _check_shapes(function, typechecker=typechecker)
+        self.known: dict[Any, set[Any]] = {}
+
+    @functools.cached_property
+    def light(self) -> tuple[Any, Any]:
+        return _checked_by(self.plain, self.function, self.typechecker)
+
+    def facts_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        given = [
+            args[at] if at < len(args) else kwargs.get(name, OMITTED) for at, name in self.places
+        ]
+        return tuple(map(_facts, given))
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self.is_possible:
+            return self.thorough(*args, **kwargs)
+        try:
+            before = self.facts_of(args, kwargs)
+        except AttributeError:  # not an array
+            return self.thorough(*args, **kwargs)
+        seen = self.known.get(before)
+        if seen is None:
+            result = self.thorough(*args, **kwargs)
+            self.known[before] = set()
+            return result
+        checked, check_again = self.light
+        result = checked(*args, **kwargs)
+        check_again(*args, **kwargs)
+        after = self.facts_of(args, kwargs), _facts(result) if self.returns_array else None
+        if after not in seen:
+            self.check_anew(before, *after)
+            seen.add(after)
+        return result
+
+    def check_anew(
+        self, before: tuple[Any, ...], after: tuple[Any, ...], facts_of_result: Any
+    ) -> None:
+        with _check_shapes("context"):
+            for facts in (before, after):
+                for (_, name), fact in zip(self.places, facts, strict=True):
+                    prefix = f"{self.function.__qualname__}() parameter {name}="
+                    if fact is not OMITTED:
+                        _check_facts(fact, self.hints[name], prefix)
+            if self.returns_array:
+                prefix = f"{self.function.__qualname__}() return "
+                _check_facts(facts_of_result, self.hints["return"], prefix)
 
 
 def _remember_checks(function: Any, typechecker: Callable[..., Any]) -> Any:
-    """Return a function with jaxtyping's checks, of which equal ones are made once.
+    """Return a function with jaxtyping's checks, which are set up in its first call.
 
-    Whether arrays fit their annotations depends on their types, precisions and shapes alone. All
-    other values are checked in every call. None if an annotation is not that simple.
+    Most functions are never called in a process, and only then are all names known.
     """
-    hints, signature = function.__annotations__, inspect.signature(function)
-    plain = {name: _without_shapes(hint) for name, hint in hints.items()}
-    arrays = [name for name, hint in hints.items() if plain[name] is not hint and name != "return"]
-    parameters = signature.parameters.values()
-    variadic = [p.name for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if NotImplemented in plain.values() or set(variadic).intersection(arrays):
-        return None
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    places = [(names.index(name) if name in names else len(names), name) for name in arrays]
-    returns_array = plain.get("return") is not hints.get("return")
-    known: dict[Any, set[Any]] = {}
-
-    @functools.cache  # most functions are never called in a process
-    def thorough() -> Any:
-        return _check_shapes(function, typechecker=typechecker)
 
     @functools.cache
-    def light() -> tuple[Any, Any]:
-        return _checked_by(plain, function, typechecker)
-
-    def facts_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        given = [args[at] if at < len(args) else kwargs.get(name) for at, name in places]
-        return tuple(map(_facts, given))
-
-    def check_anew(before: tuple[Any, ...], after: tuple[Any, ...], result: Any) -> None:
-        with _check_shapes("context"):
-            for facts in (before, after):
-                for (_, name), fact in zip(places, facts, strict=True):
-                    prefix = f"{function.__qualname__}() parameter {name}="
-                    die_if_unbearable(_like(fact), hints[name], exception_prefix=prefix)
-            prefix = f"{function.__qualname__}() return "
-            die_if_unbearable(result, hints.get("return", Any), exception_prefix=prefix)
+    def remembered() -> _Remembered:
+        return _Remembered(function, typechecker)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if config.jaxtyping_disable:
             return function(*args, **kwargs)
-        try:
-            before = facts_of(args, kwargs)
-        except AttributeError:  # not an array
-            return thorough()(*args, **kwargs)
-        seen = known.get(before)
-        if seen is None:
-            result = thorough()(*args, **kwargs)
-            known[before] = set()
-            return result
-        checked, check_again = light()
-        result = checked(*args, **kwargs)
-        check_again(*args, **kwargs)
-        after = facts_of(args, kwargs)
-        both = after, _facts(result) if returns_array else None
-        if both not in seen:
-            check_anew(before, after, result)
-            seen.add(both)
-        return result
+        return remembered()(args, kwargs)
 
     return call
 
@@ -246,8 +304,8 @@ def check(function: Any = None, *, typechecker: Callable[..., Any]) -> Any:
     if runs_at_once and "<locals>" in function.__qualname__:
         return _read_checks(function)
     if any(map(names_a_shape, function.__annotations__.values())):
-        remembered = _remember_checks(function, typechecker) if runs_at_once else None
-        return remembered or _check_shapes(function, typechecker=typechecker)
+        make = _remember_checks if runs_at_once else _check_shapes
+        return make(function, typechecker=typechecker)
     checked = typechecker(function)
 
     @functools.wraps(function)

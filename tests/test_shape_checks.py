@@ -1,6 +1,6 @@
 """The package's annotations are checked at run time, with and without shapes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,16 +124,32 @@ def test_fields_of_dataclasses_are_checked() -> None:
         NamedRows(torch.ones(2, 3), number="one")  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize(
-    "hint", [Float[Tensor, "{number}"], list[Float[Tensor, " N"]] | None, "Float[Tensor, 'N']"]
-)
+def joined(
+    parts: list[Float[Tensor, " N"]] | None, more: Sequence[Float[Tensor, " N"]] = ()
+) -> tuple[Float[Tensor, " N"], ...]:
+    return (*(parts or ()), *more)
+
+
+def test_every_array_of_a_sequence_is_checked() -> None:
+    checked, two, three = top_level(joined), torch.ones(2), torch.ones(3)
+    checked([two, two])
+    for _ in range(3):
+        checked([two, two])
+        checked(None, [two])
+        checked([], more=(three, three))
+        for wrong in ([two, three], [two, 1.0], [two.long(), two.long()], (two, two)):
+            with pytest.raises((TypeCheckError, BeartypeCallHintViolation)):
+                [checked(wrong) for _ in range(30)]  # jaxtyping looks at one that it draws
+
+
+@pytest.mark.parametrize("hint", [Float[Tensor, "{number}"], "Float[Tensor, 'N']"])
 def test_other_annotations_are_left_to_jaxtyping(hint: Any) -> None:
-    def first(rows: hint, number: int) -> None:
+    def first(rows: hint, number: int) -> None:  # pyright: ignore[reportInvalidTypeForm]
         pass
 
     checked = top_level(first)
     for _ in range(3):
-        checked(([torch.ones(2)] if "list" in str(hint) else torch.ones(2)), 2)
+        checked(torch.ones(2), 2)
         with pytest.raises(TypeCheckError):
             checked(torch.ones(2, 2), 2)
 
