@@ -134,28 +134,29 @@ def _facts(value: Any) -> Any:
     return type(value), value.dtype, value.shape
 
 
+def _like(facts: Any) -> Any:
+    """Return an array of which these are the facts, or None."""
+    if facts is None:
+        return None
+    kind, dtype, shape = facts
+    if issubclass(kind, np.ndarray):
+        return np.broadcast_to(np.empty((), dtype), shape)
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
 def _check_facts(facts: Any, hint: Any, prefix: str) -> None:
     """Check the array of which these are the facts; of a sequence each one."""
-    parts = typing.get_args(hint)
+    parts, origin = typing.get_args(hint), typing.get_origin(hint)
     if facts is None or _is_array(hint):
-        value = None
-        if facts is not None:
-            kind, dtype, shape = facts
-            is_numpy = issubclass(kind, np.ndarray)
-            value = (
-                np.broadcast_to(np.empty((), dtype), shape)
-                if is_numpy
-                else torch.empty(shape, dtype=dtype, device="meta")
-            )
-        return die_if_unbearable(value, hint, exception_prefix=prefix)
-    if types.NoneType in parts and len(parts) == 2 and typing.get_origin(hint) not in ITEMS:
+        die_if_unbearable(_like(facts), hint, exception_prefix=prefix)
+    elif origin in ITEMS:
+        is_fixed = origin is tuple and Ellipsis not in parts
+        hints = parts if is_fixed else parts[:1] * len(facts)
+        for part, part_hint in zip(facts, hints, strict=True):
+            _check_facts(part, part_hint, prefix)
+    else:  # or None
         (inner,) = [part for part in parts if part is not types.NoneType]
-        return _check_facts(facts, inner, prefix)
-    is_fixed = typing.get_origin(hint) is tuple and Ellipsis not in parts
-    hints = parts if is_fixed else parts[:1] * len(facts)
-    for part, part_hint in zip(facts, hints, strict=True):
-        _check_facts(part, part_hint, prefix)
-    return None
+        _check_facts(facts, inner, prefix)
 
 
 class _Remembered:
@@ -166,6 +167,8 @@ class _Remembered:
 
     Attributes:
         is_possible: The annotations are simple enough.
+        places: Position and name of each argument that is an array, or holds some.
+        known: By the facts of the arguments, those behind a call and of the result that fit.
     """
 
     def __init__(self, function: Any, typechecker: Callable[..., Any]) -> None:
@@ -175,16 +178,15 @@ class _Remembered:
             name: resolved(hint, names) if isinstance(hint, str) else hint
             for name, hint in function.__annotations__.items()
         }
-        plain = {name: _without_shapes(hint) for name, hint in self.hints.items()}
-        self.plain = plain
-        changed = [name for name, hint in self.hints.items() if plain[name] is not hint]
+        self.plain = {name: _without_shapes(hint) for name, hint in self.hints.items()}
+        changed = [name for name, hint in self.hints.items() if self.plain[name] is not hint]
         arrays = [name for name in changed if name != "return"]
-        parameters = inspect.signature(function).parameters.values()
-        variadic = [p.name for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        self.is_possible = NotImplemented not in plain.values()
-        self.is_possible = self.is_possible and not set(variadic).intersection(arrays)
-        plainly = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        order = [p.name for p in parameters if p.kind in plainly]
+        kinds = {p.name: p.kind for p in inspect.signature(function).parameters.values()}
+        by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        order = [name for name, kind in kinds.items() if kind in by_place]
+        alone = (*by_place, inspect.Parameter.KEYWORD_ONLY)
+        is_simple = NotImplemented not in self.plain.values()
+        self.is_possible = is_simple and all(kinds[name] in alone for name in arrays)
         self.places = [
             (order.index(name) if name in order else len(order), name) for name in arrays
         ]
