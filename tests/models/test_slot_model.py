@@ -1,11 +1,15 @@
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tiny_models import build
+from torch import Tensor
 
 from specresearch import CausalLM, Engine
 from specresearch.models import slot_model
+from specresearch.proposal import Proposal, Topology
 
 
 @pytest.fixture
@@ -88,3 +92,26 @@ def test_more_tokens_than_columns_is_an_error(lm: CausalLM) -> None:
 def test_max_len_must_be_possible(max_len: int) -> None:
     with pytest.raises(ValueError, match=f"max_len={max_len}.*2 to 64 tokens"):
         CausalLM(build("llama"), max_len=max_len)
+
+
+@pytest.mark.parametrize("attention", ["slot", "sdpa"])
+def test_attention_may_lie_in_memory_as_on_a_gpu(
+    attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There, torch's attention puts the heads of a token side by side."""
+
+    def decoded() -> list[Tensor]:
+        lm = CausalLM(build("llama"), attention=attention, self_test=False)
+        lm.allocate(3, 4)
+        tree = Topology.from_parents(torch.tensor([[-1, 0, 0, 1]]))
+        tokens = torch.tensor([[1, 2, 3, 4]]).expand(3, -1)
+        logits = lm.extend((0, 1, 2), [[1, 2, 3, 4, 5, 6, 7], [3], [5, 4]]).logits
+        proposal = Proposal(tokens, tree, torch.full((3,), 4))
+        return [logits, lm.forward((0, 1, 2), proposal).logits]
+
+    def attend(*args: Any, **options: Any) -> Tensor:
+        return own(*args, **options).transpose(1, 2).contiguous().transpose(1, 2)
+
+    expected, own = decoded(), F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attend)
+    torch.testing.assert_close(decoded(), expected)
