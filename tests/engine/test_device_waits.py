@@ -81,6 +81,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Steps]:
         requests: Sequence[Request] | None = None,
         graphs: bool = False,
     ) -> Steps:
+        requests = requests or mixed_requests()
         with MockCuda() as mock, unchecked():
             draft = copy.deepcopy(scenarios.shared_draft().model)
             monkeypatch.setattr(scenarios, "shared_draft", lambda: on_device(draft, graphs))
@@ -96,7 +97,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Steps]:
             before = -1
             while num_captured(engine) != before:
                 before = num_captured(engine)
-                for request in requests or mixed_requests():
+                for request in requests:
                     engine.submit(request)
                 steps = []
                 outputs = []
@@ -106,7 +107,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Steps]:
                     steps.append([str(wait) for wait in mock.activity.waits])
                     outputs += engine.pop_finished()
             assert (before > 0) == graphs
-        assert len(outputs) == 6
+        assert len(outputs) == len(requests)
         assert all(output.finish_reason != "error" for output in outputs)
         return steps
 
@@ -193,12 +194,15 @@ CONTROLLERS: dict[str, Callable[[], Controller]] = {
 
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_a_step_waits_once_for_every_controller(waits: Callable[..., Steps], name: str) -> None:
-    steps = waits(PROPOSERS["draft_model"], controller=CONTROLLERS[name]())
+    requests = mixed_requests()
+    if name == "goodput":  # it may choose among greedy drafts by their scores: see below
+        requests = [request for request in requests if request.sampling.temperature]
+    steps = waits(PROPOSERS["draft_model"], controller=CONTROLLERS[name](), requests=requests)
     assert max(map(len, steps)) == 1, steps
 
 
 @pytest.mark.parametrize("graphs", [False, True])
-@pytest.mark.parametrize("name", ["eagle_dynamic", "draft_dynamic", "medusa"])
+@pytest.mark.parametrize("name", ["draft_model", "eagle_dynamic", "draft_dynamic", "medusa"])
 def test_choosing_nodes_by_score_waits_at_most_once_more(
     waits: Callable[..., Steps], name: str, graphs: bool
 ) -> None:
