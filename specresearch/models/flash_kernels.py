@@ -216,7 +216,7 @@ def _call_flash_attn_3(module: str, *args: Any, **options: Any) -> Any:
     return import_module(module).flash_attn_varlen_func(*args, **options)
 
 
-# which refuses to be traced where it chooses the splits itself
+# FlashAttention 3 refuses to be traced where it chooses the splits itself.
 _flash_attn_3: Any = torch.compiler.disable(_call_flash_attn_3)
 
 

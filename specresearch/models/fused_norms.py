@@ -34,7 +34,8 @@ class FusedNorm(nn.Module):
 def fuse_norms(model: nn.Module) -> int:
     """Replace every norm that computes the same; return their number.
 
-    Whether it does is tried. Norms with hooks, a bias or another formula stay.
+    Whether it does is tried. Norms with hooks (those of accelerate, too, which move inputs and
+    weights between devices), a bias or another formula stay.
     """
     fused = {name: _fused(norm) for name, norm in model.named_modules() if _may_be_norm(norm)}
     replaced = {name: norm for name, norm in fused.items() if norm is not None}
@@ -48,7 +49,7 @@ def _may_be_norm(module: nn.Module) -> bool:
         return False
     is_leaf = not any(module.children()) and not any(module.buffers())
     has_weight = [name for name, _ in module.named_parameters()] == ["weight"]
-    is_hooked = module._forward_hooks or module._forward_pre_hooks
+    is_hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
     return is_leaf and has_weight and not is_hooked
 
 
@@ -57,7 +58,7 @@ def _fused(norm: nn.Module) -> FusedNorm | None:
     """Return what computes the same as a norm; None if nothing does."""
     weight = norm.get_parameter("weight")
     epsilon = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
-    if weight.ndim != 1 or not isinstance(epsilon, float):
+    if weight.ndim != 1 or weight.is_meta or not isinstance(epsilon, float):
         return None
     fused = FusedNorm(weight, epsilon).train(norm.training)
     row = torch.linspace(-1, 2, len(weight), dtype=weight.dtype, device=weight.device)

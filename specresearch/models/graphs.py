@@ -229,7 +229,7 @@ def _captured(function: Callable[..., Tensors], buffers: Tensors, device: torch.
     try:
         with torch.cuda.graph(graph, pool=pool.handle, capture_error_mode="thread_local"):
             outputs = function(*buffers)
-    except Exception:
+    except BaseException:  # an interruption, too
         _forget_capture(device)
         raise
 

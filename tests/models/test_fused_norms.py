@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from tiny_models import build
 from torch import Tensor, nn
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
@@ -52,6 +53,12 @@ def hooked() -> nn.Module:
     return norm
 
 
+def moved_by_accelerate() -> nn.Module:
+    norm = LlamaRMSNorm(48)
+    add_hook_to_module(norm, AlignDevicesHook("cpu", io_same_device=True))
+    return norm
+
+
 @pytest.mark.parametrize(
     "norm",
     [
@@ -61,9 +68,11 @@ def hooked() -> nn.Module:
         nn.LayerNorm(48),
         nn.LayerNorm(48, bias=False),
         hooked(),
+        moved_by_accelerate(),
+        LlamaRMSNorm(48).to("meta"),
         LlamaRMSNorm(48).double(),  # which the library computes in float32
     ],
-    ids=["one more", "shifted", "epsilon", "bias", "mean", "hook", "float64"],
+    ids=["one more", "shifted", "epsilon", "bias", "mean", "hook", "moved", "meta", "float64"],
 )
 def test_others_stay(norm: nn.Module) -> None:
     model: Any = with_weights(norm)
