@@ -3,6 +3,7 @@
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
+from dataclasses import replace
 from pathlib import Path
 
 from specresearch.cli import exit_on_user_errors, quick_imports
@@ -20,14 +21,25 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is fetched, so nothing should wait
     with exit_on_user_errors(), signals_interrupt() as stop:
         try:
-            measure(args.output, args.only or PARTS, args.minutes, is_rehearsal=args.rehearse)
+            measure(
+                args.output,
+                args.only or PARTS,
+                args.minutes,
+                is_rehearsal=args.rehearse,
+                is_compiled=args.compile,
+            )
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             sys.exit(stop.exit_code)
 
 
 def measure(
-    folder: Path | None, names: tuple[str, ...], minutes: float, *, is_rehearsal: bool
+    folder: Path | None,
+    names: tuple[str, ...],
+    minutes: float,
+    *,
+    is_rehearsal: bool,
+    is_compiled: bool,
 ) -> None:
     """Measure the named parts, and write a table and a JSON file.
 
@@ -42,7 +54,7 @@ def measure(
         from specresearch.device_bench.report import Report
         from specresearch.device_bench.runner import PARTS as KNOWN
         from specresearch.device_bench.runner import measure_all
-        from specresearch.device_bench.scale import REAL, REHEARSAL
+        from specresearch.device_bench.scale import COMPILED, REAL, REHEARSAL
         from specresearch.files.atomic import check_writable
         from specresearch.results.provenance import describe_process
     if not is_rehearsal and not torch.cuda.is_available():
@@ -54,6 +66,8 @@ def measure(
     check_writable(folder, "--output")
     device = CpuDevice() if is_rehearsal else CudaDevice()
     scale = REHEARSAL if is_rehearsal else REAL
+    if is_compiled:
+        scale = replace(scale, variants=(COMPILED,))
     provenance = describe_process(("-m", "specresearch.bench_gpu"), device.device)
     report = Report(folder, provenance | {"device": device.describe()}, is_rehearsal=is_rehearsal)
     rows = measure_all(
@@ -94,6 +108,11 @@ def parser() -> ArgumentParser:
         type=_minutes,
         default=MINUTES,
         help="time for all parts; what does not fit is left out and named (default: %(default)s)",
+    )
+    add(
+        "--compile",
+        action="store_true",
+        help="decode and draft with compiled layers, as target.compile=true does",
     )
     add(
         "--output",

@@ -1,7 +1,7 @@
 """Measure part after part within the time that there is, and write what is known after each."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specresearch.bench.full_collections import no_full_collections
@@ -12,6 +12,7 @@ from specresearch.progress import duration
 
 Add = Callable[[Measurement], None]
 Say = Callable[[str], None]
+PROFILE_SHARE = 0.05  # of the time
 OUT_OF_TIME = "left out, since the time was over; raise --minutes, or choose parts by --only"
 
 
@@ -47,19 +48,28 @@ def measure_all(
     """Measure parts in order.
 
     Args:
-        seconds: For all of them; a case that has begun is finished.
+        seconds: For all of them, and for the profiles at the end; a case that has begun is
+            finished.
         write: Called with all measurements so far, after every part and on an interruption.
     """
     rows: list[Measurement] = []
+    late: list[_Profile] = []
     end = time.monotonic() + seconds
+    parts_end = end - PROFILE_SHARE * seconds
     try:
         for number, part in enumerate(parts):
             shares = sum(later.share for later in parts[number:])
             begin = time.monotonic()
-            part_end = begin + max(end - begin, 0.0) * part.share / shares
+            part_end = begin + max(parts_end - begin, 0.0) * part.share / shares
             with no_full_collections():
-                _measure(bench, part, part_end, end, rows.append, say)
+                late += _measure(bench, part, part_end, end, rows.append, say)
             bench.clean_up()
+            write(rows)
+        for profile in late:
+            place = 1 + max(i for i, row in enumerate(rows) if profile.is_of_case(row))
+            rows[place:place] = profile.measured(end)
+            bench.clean_up()
+        if late:
             write(rows)
     except KeyboardInterrupt:
         write(rows)
@@ -67,13 +77,36 @@ def measure_all(
     return rows
 
 
-def _measure(bench: Bench, part: Part, part_end: float, end: float, add: Add, say: Say) -> None:
-    """Add the measurements of a part; what fails is a row that says why."""
+@dataclass(frozen=True)
+class _Profile:
+    """What a case leaves for the end.
+
+    Attributes:
+        missing: The row of its case if nothing is measured.
+    """
+
+    measure: Callable[[], Iterable[Measurement]]
+    missing: Measurement
+
+    def is_of_case(self, row: Measurement) -> bool:
+        return (row.part, row.case) == (self.missing.part, self.missing.case)
+
+    def measured(self, end: float) -> list[Measurement]:
+        if time.monotonic() >= end:
+            return [replace(self.missing, reason=OUT_OF_TIME)]
+        return list(_rows(self.measure, self.missing))
+
+
+def _measure(
+    bench: Bench, part: Part, part_end: float, end: float, add: Add, say: Say
+) -> list[_Profile]:
+    """Add the measurements of a part; return what is left for the end."""
     try:
         cases = list(part.cases(bench))
     except Exception as error:
         add(Measurement("remaining figures", part=part.name, reason=reason_of(error)))
-        return
+        return []
+    late: list[_Profile] = []
     for number, case in enumerate(cases):
         missing = Measurement("remaining figures", part=part.name, case=case.name)
         now = time.monotonic()
@@ -82,9 +115,20 @@ def _measure(bench: Bench, part: Part, part_end: float, end: float, add: Add, sa
             continue
         bench.deadline = now + (part_end - now) / (len(cases) - number)
         say(f"{part.name}: {case.name}; {duration(max(end - now, 0.0))} of the time limit left")
-        try:
-            for row in case.measure():
-                add(replace(row, part=part.name, case=case.name))
-        except Exception as error:
-            add(replace(missing, reason=reason_of(error)))
+        for row in _rows(case.measure, missing):
+            add(row)
+        late += [_Profile(profile, missing) for profile in bench.profiles]
+        bench.profiles.clear()
         bench.clean_up()
+    return late
+
+
+def _rows(
+    measure: Callable[[], Iterable[Measurement]], missing: Measurement
+) -> Iterator[Measurement]:
+    """Yield the measurements of a case; what fails is a row that says why."""
+    try:
+        for row in measure():
+            yield replace(row, part=missing.part, case=missing.case)
+    except Exception as error:
+        yield replace(missing, reason=reason_of(error))

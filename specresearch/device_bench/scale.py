@@ -19,6 +19,10 @@ class Variant:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+GRAPHS = Variant("graphs", {"graphs": True})
+COMPILED = Variant("graphs, compiled", {"graphs": True, "compile": True})
+
+
 @dataclass(frozen=True)
 class Scale:
     """Sizes of everything that is measured.
@@ -53,7 +57,7 @@ class Scale:
     num_checked: int
     acceptances: tuple[float, ...] = (0.6, 0.8)
     tree_size: int = 60
-    variants: tuple[Variant, ...] = (Variant("graphs", {"graphs": True}),)
+    variants: tuple[Variant, ...] = (GRAPHS,)
 
 
 REAL = Scale(

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specresearch.mock_cuda.activity import Activity, CapturedOperation
-from specresearch.mock_cuda.flash import flash_attention
+from specresearch.mock_cuda.flash import efficient_attention, flash_attention
 from specresearch.mock_cuda.runtime import MEMORY, mocked_runtime
 from specresearch.mock_cuda.tensor import DEVICE, MockTensor
 
@@ -33,6 +33,10 @@ _INDEXES = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default}
 _INDEXES |= {aten._index_put_impl_.default, aten._unsafe_index.Tensor}
 _ALLOCATES = {aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default}
 _ALLOCATES |= {aten.new_empty.default, aten.new_empty_strided.default}
+_COMPUTED_HERE = {
+    aten._flash_attention_forward.default: flash_attention,
+    aten._scaled_dot_product_efficient_attention.default: efficient_attention,
+}
 _ALIASES = {aten.detach.default, aten._unsafe_view.default, aten.lift_fresh.default}
 
 
@@ -136,8 +140,7 @@ class _Dispatch(TorchDispatchMode):
     def _compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operation on the held tensors, and note it in a graph that is being captured."""
         is_free = _is_free(func)
-        if func is aten._flash_attention_forward.default:
-            func = flash_attention
+        func = _COMPUTED_HERE.get(func, func)
         held_args, held_kwargs = _held(args), _held(kwargs)
         results = func(*held_args, **held_kwargs)
         if self.activity.captured is not None and not is_free:

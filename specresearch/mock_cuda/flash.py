@@ -1,10 +1,11 @@
-"""PyTorch's flash attention of the pretended device, sequence by sequence."""
+"""PyTorch's fused attention kernels of the pretended device."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
+LSE_ALIGNMENT = 32  # queries
 Attended = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
@@ -26,7 +27,7 @@ def flash_attention(
     seqused_k: Tensor,
     **_: Any,
 ) -> Attended:
-    """Compute what `aten._flash_attention_forward` does, for the arguments that we pass to it.
+    """Compute what `aten._flash_attention_forward` does, sequence by sequence, as we call it.
 
     Like FlashAttention 2, it gives +inf as the log-sum-exp of nothing.
     """
@@ -56,3 +57,29 @@ def flash_attention(
         lse[:, rows] = scores.logsumexp(-1).float()
     nothing = torch.zeros(2, dtype=torch.uint64)
     return out, lse, nothing, nothing, query.new_zeros(0)
+
+
+def efficient_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+    compute_log_sumexp: bool,
+    *,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute what `aten._scaled_dot_product_efficient_attention` does, as we call it.
+
+    Like the kernel, it refuses a mask of unaligned rows, and pads the log-sum-exp.
+    """
+    assert compute_log_sumexp
+    assert bias.dtype == query.dtype
+    assert bias.shape == (*query.shape[:3], key.shape[2])
+    assert bias.stride(3) == 1
+    assert bias.stride(2) % (16 // bias.itemsize) == 0
+    scores = query.double() @ key.double().transpose(2, 3) * scale + bias.double()
+    out = (scores.softmax(-1) @ value.double()).to(query.dtype)
+    lse = scores.logsumexp(-1).float()
+    padding = -lse.shape[2] % LSE_ALIGNMENT
+    nothing = torch.zeros((), dtype=torch.int64)
+    return out, torch.nn.functional.pad(lse, (0, padding)), nothing, nothing

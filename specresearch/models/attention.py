@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from specresearch.models.attention_plan import AttentionPlan, GivenBiases
+from specresearch.models.deferred_attention import DeferredPlan
 from specresearch.models.ragged import Packing
 from specresearch.models.two_part import TwoPartPlan
 
@@ -33,7 +34,7 @@ def slot_attention(
     value: Float[Tensor, "B Hkv L Dv"],
     attention_mask: Tensor | None,
     *,
-    attention_plan: AttentionPlan | GivenBiases | TwoPartPlan,
+    attention_plan: AttentionPlan | GivenBiases | TwoPartPlan | DeferredPlan,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -46,6 +47,9 @@ def slot_attention(
     values are never copied per query head. In a packed pass, the query is [1, Hq, T, D] and the
     result [1, T, Hq, Dv].
     """
+    if isinstance(attention_plan, DeferredPlan):
+        settings = scaling, sliding_window, softcap, s_aux
+        return attention_plan.attend(query, key, value, *settings), None
     if sliding_window is not None and attention_plan.width <= sliding_window:
         sliding_window = None
     if isinstance(attention_plan, TwoPartPlan):

@@ -73,7 +73,7 @@ class CausalLM(HFModel, SlotModel):
         if graphs is None:
             graphs = self.device.type == "cuda" and self._is_on_one_device()
         self._compiled = CompiledForward(self.adapter) if compile and not graphs else None
-        self.has_buffers_apart = compile
+        self.has_buffers_apart = self.compiled
         limit = length_limit(model)
         if max_len is not None and not 2 <= max_len <= limit:
             raise ValueError(f"target.max_len={max_len}: {self.name} works for 2 to {limit} tokens")

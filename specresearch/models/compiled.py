@@ -16,7 +16,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from specresearch.models.attention_plan import MASKED, GivenBiases
-from specresearch.models.graphs import RECOMPILE_LIMIT
+from specresearch.models.compiled_layers import RECOMPILE_LIMIT
 from specresearch.models.hf_adapter import HFAdapter, SlotCacheView
 from specresearch.models.kv_cache import Region, SlotCache
 from specresearch.proposal import Topology, upload

@@ -84,7 +84,7 @@ class EagleModel(SlotModel):
                 self.kernel = find_kernel([shape])
         self.windows = (head.format.window,)
         if target.passes is not None:
-            self.passes = PassGraphs(self, compile=target.passes.graphs.compile)
+            self.passes = PassGraphs(self, compile=target.passes.compile)
 
     @property
     def draft_vocab_size(self) -> int:

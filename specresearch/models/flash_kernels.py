@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from specresearch.models.load_errors import first_line
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 # largest error of a small example
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 COARSE = 0.05
+MASK_ALIGNMENT = 16  # columns
 
 
 class NoKernelError(ValueError):
@@ -38,7 +39,6 @@ class Sequences:
         table: For each sequence its first query, and first key and number of keys of its stretch,
             possibly none; a last column only ends the queries.
         longest: Upper bound of the keys of a stretch, known on the host.
-        may_be_empty: Some stretch may have no keys.
         causal: The last query sees its whole stretch, and each one before it one key less.
             Otherwise all queries see the whole stretch.
         window: Most keys that a query of a causal call sees.
@@ -47,7 +47,6 @@ class Sequences:
     num_queries: int
     table: Int[Tensor, "3 _"]
     longest: int
-    may_be_empty: bool
     causal: bool = False
     window: int | None = None
 
@@ -69,7 +68,6 @@ class Sequences:
             num_queries,
             table.to(torch.int32).to(device, non_blocking=True),
             longest=longest,
-            may_be_empty=not lengths.is_cpu or bool((lengths == 0).any()),
             causal=causal,
             window=window,
         )
@@ -113,7 +111,8 @@ class FlashKernel:
     Attributes:
         attend: Takes queries [T, Hq, D], keys and values [SC, Hkv, D] (all columns of the cache),
             the sequences and the scale of scores. Returns the outputs [T, Hq, D], zeros for an
-            empty stretch, and the log-sum-exp of the scores [Hq, T], -inf for an empty stretch.
+            empty stretch, and the log-sum-exp of the scores [Hq, T], infinite of either sign for an
+            empty stretch (see `nothing_is_negative`).
         is_package: It comes with an optional package.
         splits_keys: It spreads a long stretch over the whole device by itself.
     """
@@ -182,7 +181,7 @@ def _attend_by_torch(
         window_size_right=right,
         seqused_k=sequences.seqused_k,
     )
-    return out, _nothing_is_negative(lse, sequences)
+    return out, lse
 
 
 def _attend_by_flash_attn(
@@ -209,22 +208,13 @@ def _attend_by_flash_attn(
         window_size_right=right,
         seqused_k=sequences.seqused_k,
     )
-    return out, _nothing_is_negative(lse, sequences)
-
-
-def _call_flash_attn_3(module: str, *args: Any, **options: Any) -> Any:
-    return import_module(module).flash_attn_varlen_func(*args, **options)
-
-
-# FlashAttention 3 refuses to be traced where it chooses the splits itself.
-_flash_attn_3: Any = torch.compiler.disable(_call_flash_attn_3)
+    return out, lse
 
 
 def _attend_on_hopper(
     module: str, query: Tensor, keys: Tensor, values: Tensor, sequences: Sequences, scale: float
 ) -> tuple[Tensor, Tensor]:
-    out, lse, *_ = _flash_attn_3(
-        module,
+    out, lse, *_ = import_module(module).flash_attn_varlen_func(
         query,
         keys,
         values,
@@ -239,14 +229,44 @@ def _attend_on_hopper(
         num_splits=0,
         return_attn_probs=True,
     )
-    return out, _nothing_is_negative(lse, sequences)
+    return out, lse
 
 
-def _nothing_is_negative(lse: Float[Tensor, "H T"], sequences: Sequences) -> Float[Tensor, "H T"]:
+def nothing_is_negative(lse: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """Replace +inf, which FlashAttention 2 gives as the log-sum-exp of nothing."""
-    if not sequences.may_be_empty:
-        return lse
-    return lse.masked_fill(lse == torch.inf, -torch.inf)
+    return lse.nan_to_num(nan=torch.nan, posinf=-torch.inf, neginf=-torch.inf)
+
+
+def attend_masked(
+    query: Float[Tensor, "B H R D"],
+    keys: Float[Tensor, "B H E D"],
+    values: Float[Tensor, "B H E D"],
+    bias: Float[Tensor, "B H R E"],
+    scale: float,
+) -> tuple[Float[Tensor, "B H R D"], Float[Tensor, "B H R"]]:
+    """Attend under a mask; return output and log-sum-exp.
+
+    Args:
+        bias: 0 or -inf, as `mask_of` makes it.
+    """
+    if query.device.type == "cuda":
+        out, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
+            query, keys, values, bias, True, scale=scale
+        )
+        return out, lse[:, :, : query.shape[2]]  # it is padded
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, keys, values, attn_mask=bias, scale=scale
+    )
+
+
+def mask_of(
+    hidden: Bool[Tensor, "B 1 R E"], num_heads: int, dtype: torch.dtype
+) -> Float[Tensor, "B H R E"]:
+    """Return the mask of `attend_masked`, whose rows a GPU wants aligned."""
+    num_columns = hidden.shape[3]
+    bias = torch.zeros_like(F.pad(hidden, (0, -num_columns % MASK_ALIGNMENT)), dtype=dtype)
+    bias = bias[..., :num_columns].masked_fill_(hidden, -torch.inf)
+    return bias.expand(-1, num_heads, -1, -1)
 
 
 KERNELS = {
@@ -355,6 +375,9 @@ def _error_of_example(kernel: FlashKernel, shape: LayerShape) -> float:
             expected = torch.einsum("hnk,khd->nhd", scores.softmax(-1), value)
             errors.append((out[rows] - expected).abs().max())
             # -inf minus -inf would be NaN
-            actual_lse, expected_lse = lse[:, rows].double(), scores.logsumexp(-1)
+            actual_lse, expected_lse = (
+                nothing_is_negative(lse[:, rows]).double(),
+                scores.logsumexp(-1),
+            )
             errors.append((actual_lse.clamp(min=-99) - expected_lse.clamp(min=-99)).abs().max())
     return float(torch.stack(errors).max())

@@ -8,7 +8,7 @@ tested on every machine.
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 Tensors = tuple[Tensor, ...]
 NUM_WARMUPS = 2
 RESERVE = 1 << 30  # bytes of a GPU that are left free
-RECOMPILE_LIMIT = 256
 TOLERANCE = 0.05  # of the largest number, between a replay and the function
 
 
@@ -87,7 +86,7 @@ class Graphs:
     on, and so does everything new once memory is short; a warning says so once.
 
     Args:
-        compile: Compile functions before they are captured.
+        around: Entered whenever a function runs, as to compile parts of a model.
 
     Attributes:
         num_bytes: Memory that captures have taken, beside the buffers.
@@ -96,12 +95,13 @@ class Graphs:
             it captures and happens once.
     """
 
-    def __init__(self, device: torch.device, *, compile: bool = False) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self.device = device
-        self.compile = compile
-        if compile:  # every size is compiled for itself
-            config = torch._dynamo.config
-            config.recompile_limit = max(config.recompile_limit, RECOMPILE_LIMIT)
+        self.around = around
         self.num_bytes = 0
         self.paused: Callable[..., AbstractContextManager[None]] = _running
         self._graphs: dict[tuple[Any, ...], _Graph] = {}
@@ -136,13 +136,18 @@ class Graphs:
                 of the host must not change under this key.
             crop: Drops what comes of padding from the outputs.
         """
+
+        def run(*buffers: Tensor) -> Tensors:
+            with self.around():
+                return function(*buffers)
+
         graph = self._graphs.get(key)
         if graph is None:
             buffers = tuple([part.buffer() for part in inputs])
             _fill(buffers, inputs)
             if key in self.refused:
-                return crop(function(*buffers))
-            return self._capture(key, function, buffers, crop)
+                return crop(run(*buffers))
+            return self._capture(key, run, buffers, crop)
         _fill(graph.inputs, inputs)
         return _cloned(crop(graph.replay()))
 
@@ -154,8 +159,6 @@ class Graphs:
         crop: Callable[[Tensors], Tensors],
     ) -> Tensors:
         """Run the function, and keep it as a graph."""
-        if self.compile:
-            function = torch.compile(function, dynamic=False)
         if self.device.type != "cuda":
             self._graphs[key] = _Graph(buffers, lambda: function(*buffers), function)
             return crop(function(*buffers))

@@ -7,6 +7,7 @@ positions, masks and columns follow from it inside.
 
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from specresearch.models.attention_plan import GivenBiases, tree_bias
+from specresearch.models.compiled_layers import CompiledLayers
 from specresearch.models.graphs import GraphInput, Graphs, Tensors
 from specresearch.models.kv_cache import Region
 from specresearch.models.two_part import TwoPartPlan
@@ -55,13 +57,19 @@ class PaddedPass:
 class PassGraphs:
     """The graphs of one model's passes.
 
+    Args:
+        compile: Compile the model's layers before passes are captured.
+
     Attributes:
         sizes: The numbers of nodes that passes are padded to.
     """
 
     def __init__(self, model: "SlotModel", *, compile: bool = False) -> None:
         self.model = model
-        self.graphs = Graphs(model.device, compile=compile)
+        self.compile = compile
+        self.graphs = Graphs(
+            model.device, CompiledLayers(model.module).running if compile else nullcontext
+        )
         self.sizes = sorted({1, 2, PENDING})
 
     def add_sizes(self, *num_nodes: int) -> int:

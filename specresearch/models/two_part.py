@@ -1,21 +1,28 @@
-"""Attention in two parts: the committed prefix by a flash kernel, the tree's nodes explicitly.
+"""Attention in two parts: the committed prefix by a flash kernel, the nodes under a mask.
 
 All nodes see the same prefix, so it needs no mask, and the kernel reads every slot in place. The
 nodes see one another as `Topology.ancestors` says. Under a sliding window, deeper nodes see less of
-the prefix; its columns that only some nodes see join the explicit part. One softmax merges the
-parts: the kernel's part is one more column, with its log-sum-exp as score and its output as value.
+the prefix; its columns that only some nodes see join the explicit part. One softmax over the parts'
+log-sum-exp weighs their outputs.
 
 A chain is one causal call, unless long keys are split.
 """
 
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from specresearch.models.flash_kernels import FlashKernel, Sequences
+from specresearch.models.flash_kernels import (
+    FlashKernel,
+    Sequences,
+    attend_masked,
+    mask_of,
+    nothing_is_negative,
+)
 from specresearch.models.ragged import Packing
 from specresearch.proposal import Topology
 
@@ -35,14 +42,14 @@ class _Parts:
         num_splits: Stretches of each row; all rows come once for each split.
         columns: The explicit part, an index into all columns of the cache; None if the kernel
             attends to everything.
-        hidden: True where a node does not see such a column.
+        bias: -inf where a node does not see such a column, else 0.
     """
 
     sequences: Sequences
     group: int
     num_splits: int = 1
     columns: Int[Tensor, "B E"] | None = None
-    hidden: Bool[Tensor, "#B 1 GN E"] | None = None
+    bias: Float[Tensor, "B H GN E"] | None = None
 
 
 @dataclass
@@ -65,7 +72,7 @@ class TwoPartPlan:
     width: int
     first: int = 0
     packing: Packing | None = None
-    _parts: dict[tuple[int | None, int, int, torch.device], _Parts] = field(default_factory=dict)
+    _parts: dict[tuple[Any, ...], _Parts] = field(default_factory=dict)
 
     def attend(
         self,
@@ -87,28 +94,27 @@ class TwoPartPlan:
             query = self.packing.unpack(query.transpose(1, 2)).transpose(1, 2)
         rows, num_heads, num_new, width = query.shape
         keys, values = key[0].transpose(0, 1), value[0].transpose(0, 1)
-        parts = self._parts_for(window, num_heads, keys.shape[1], query.device)
+        parts = self._parts_for(window, num_heads, keys.shape[1], query.dtype, query.device)
         folded = query.reshape(rows, num_heads // parts.group, parts.group * num_new, width)
         scale = width**-0.5 if scaling is None else scaling
         outputs, lse = self._attend_in_place(folded, keys, values, parts, scale)
         if sinks is not None:
             sinks = sinks.to(lse.dtype).repeat_interleave(num_new).view(1, *folded.shape[1:3])
-        if parts.columns is not None and parts.hidden is not None:
+        if parts.columns is not None and parts.bias is not None:
             tree_keys, tree_values = (
                 cached.index_select(0, parts.columns.flatten())
                 .unflatten(0, parts.columns.shape)
                 .transpose(1, 2)
-                .to(lse.dtype)
                 for cached in (keys, values)
             )
-            scores = (folded.to(lse.dtype) * scale) @ tree_keys.transpose(2, 3)
-            scores = scores.masked_fill(parts.hidden, -torch.inf)
-            out = merge(outputs, lse, scores, tree_values, sinks)
+            masked = attend_masked(folded, tree_keys, tree_values, parts.bias, scale)
+            out = merge(outputs, lse, masked, sinks)
         elif parts.num_splits > 1 or sinks is not None:
             out = merge(outputs, lse, sinks=sinks)
         else:
             (out,) = outputs
-        out = out.to(query.dtype).reshape(rows, num_heads, num_new, width).transpose(1, 2)
+        out = out.reshape(rows, num_heads, num_new, width).transpose(1, 2)
+        out = out.to(query.dtype, memory_format=torch.contiguous_format)
         return out if self.packing is None else self.packing.pack(out)
 
     def _attend_in_place(
@@ -130,21 +136,32 @@ class TwoPartPlan:
         return out, lse
 
     def _parts_for(
-        self, window: int | None, num_heads: int, kv_heads: int, device: torch.device
+        self,
+        window: int | None,
+        num_heads: int,
+        kv_heads: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> _Parts:
-        key = window, num_heads, kv_heads, device
+        key = window, num_heads, kv_heads, dtype, device
         if key not in self._parts:
             self._parts[key] = self._make_parts(*key)
         return self._parts[key]
 
     def _make_parts(
-        self, window: int | None, num_heads: int, kv_heads: int, device: torch.device
+        self,
+        window: int | None,
+        num_heads: int,
+        kv_heads: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> _Parts:
         num_nodes, group = self.topology.num_nodes, num_heads // kv_heads
         num_queries = group * (num_nodes - self.first)
         longest = self.width if window is None else min(self.width, window + num_nodes)
         num_splits = 1
-        is_causal = self.topology.is_chain and num_queries > group
+        # what splits keys itself also shares them among query heads
+        is_causal = self.topology.is_chain and (num_queries > group or self.kernel.splits_keys)
         if not self.kernel.splits_keys and not (is_causal and longest < MIN_SPLIT_CHAIN):
             num_splits = num_splits_of(longest, len(self.starts) * kv_heads, num_queries, device)
         longest = -(-longest // num_splits)
@@ -175,7 +192,8 @@ class TwoPartPlan:
         stretches = self._stretches(first_seen(starts + num_partial), starts, num_splits)
         sequences = Sequences.of(num_queries, *stretches, device, longest=longest)
         columns, hidden = self._explicit(window, num_partial, device)
-        return _Parts(sequences, group, num_splits, columns, hidden.repeat(1, 1, group, 1))
+        hidden = hidden.expand(len(starts), -1, -1, -1).repeat(1, 1, group, 1)
+        return _Parts(sequences, group, num_splits, columns, mask_of(hidden, kv_heads, dtype))
 
     def _stretches(
         self, begins: Int[Tensor, " B"], ends: Int[Tensor, " B"], num_splits: int
@@ -214,26 +232,28 @@ class TwoPartPlan:
 def merge(
     outputs: Float[Tensor, "P B H R D"],
     lse: Float[Tensor, "P B H R"],
-    scores: Float[Tensor, "B H R E"] | None = None,
-    values: Float[Tensor, "B H E D"] | None = None,
+    masked: tuple[Float[Tensor, "B H R D"], Float[Tensor, "B H R"]] | None = None,
     sinks: Float[Tensor, "1 H R"] | None = None,
 ) -> Float[Tensor, "B H R D"]:
-    """Join parts of which output and log-sum-exp are known with explicit scores and values.
+    """Join parts of one softmax, of which output and log-sum-exp are known.
 
     Args:
+        lse: Infinite, of either sign, for a part that sees nothing.
+        masked: One more part, which sees something in every row.
         sinks: Scores without a value.
     """
-    columns = [lse.movedim(0, -1)]
-    if scores is not None:
-        columns.append(scores)
+    num_parts = len(outputs)
+    columns = [nothing_is_negative(lse).movedim(0, -1)]
+    if masked is not None:
+        columns.append(masked[1][..., None])
     if sinks is not None:
         columns.append(sinks[..., None].expand(*lse.shape[1:], 1))
     weights = torch.cat(columns, dim=-1).softmax(-1)
-    num_parts = len(outputs)
-    out = (weights[..., :num_parts].movedim(-1, 0)[..., None] * outputs).sum(0)
-    if scores is not None and values is not None:
-        out = out + weights[..., num_parts : num_parts + scores.shape[-1]] @ values
-    return out
+    weighted = weights[..., :num_parts].movedim(-1, 0)[..., None] * outputs
+    out = weighted[0] if num_parts == 1 else weighted.sum(0)
+    if masked is None:
+        return out
+    return torch.addcmul(out, weights[..., num_parts, None], masked[0])
 
 
 def num_splits_of(longest: int, num_heads: int, num_queries: int, device: torch.device) -> int:

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,40 @@ def test_what_fails_is_a_row_and_the_rest_goes_on() -> None:
 def test_what_does_not_fit_the_time_is_named() -> None:
     rows, _ = run([part("a", one, one)], seconds=0.0)
     assert [row.reason for row in rows] == [OUT_OF_TIME] * 2
+
+
+def test_profiles_come_last_and_stand_with_their_case() -> None:
+    order: list[str] = []
+
+    def profiled(name: str) -> list[Measurement]:
+        order.append(f"profile of {name}")
+        if name == "b":
+            raise RuntimeError("no profiler")
+        return [Measurement.of("kernels", 5.0, "", "counted")]
+
+    def case_of(name: str) -> BenchCase:
+        def measure() -> Iterator[Measurement]:
+            order.append(name)
+            yield from one()
+            subject.profiles.append(partial(profiled, name))
+
+        return BenchCase(name, measure)
+
+    subject = bench()
+    parts = [
+        Part("p", lambda _: iter([case_of("a"), case_of("b")]), 0.5),
+        Part("q", lambda _: iter([case_of("c")]), 0.5),
+    ]
+    rows = measure_all(subject, parts, 60.0, write=lambda _: None, say=lambda _: None)
+    assert order == ["a", "b", "c", "profile of a", "profile of b", "profile of c"]
+    assert [(row.case, row.value or row.reason) for row in rows] == [
+        ("a", 2.0),
+        ("a", 5.0),
+        ("b", 2.0),
+        ("b", "no profiler"),
+        ("c", 2.0),
+        ("c", 5.0),
+    ]
 
 
 def test_an_interruption_loses_nothing() -> None:

@@ -1,5 +1,6 @@
 """Prompts that begin like earlier requests start from their columns; no output changes."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -244,7 +245,7 @@ class TestSlots:
     """Which slot is given."""
 
     def setup_method(self) -> None:
-        self.slots = CausalLM(MODEL, max_len=MAX_LEN)
+        self.slots = CausalLM(copy.deepcopy(MODEL), max_len=MAX_LEN)
         self.slots.allocate(3)
         self.cache = PrefixCache(self.slots, NGram(3), None)
 

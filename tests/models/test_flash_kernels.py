@@ -264,9 +264,22 @@ def test_a_missing_package_is_no_news(
     assert not caplog.messages
 
 
-def _infinite_of_nothing(*args: Any) -> Attended:
+def _zero_of_nothing(*args: Any) -> Attended:
     out, lse = KERNEL.attend(*args)
-    return out, lse.masked_fill(lse.isneginf(), torch.inf)
+    return out, lse.masked_fill(lse.isneginf(), 0.0)
+
+
+@pytest.mark.parametrize("nothing", [torch.inf, -torch.inf])
+def test_the_log_sum_exp_of_nothing_may_have_either_sign(
+    nothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def attend(*args: Any) -> Attended:
+        out, lse = KERNEL.attend(*args)
+        return out, lse.masked_fill(lse.isneginf(), nothing)
+
+    kernel = FlashKernel("right", attend)
+    monkeypatch.setitem(KERNELS, "cpu", (kernel,))
+    assert find_kernel([SHAPE]) is kernel
 
 
 def _transposed(*args: Any) -> Attended:
@@ -303,7 +316,7 @@ def _not_a_number(*args: Any) -> Attended:
 @pytest.mark.parametrize(
     "attend",
     [
-        _infinite_of_nothing,
+        _zero_of_nothing,
         _transposed,
         _without_window,
         _from_the_top,

@@ -161,16 +161,21 @@ def test_the_kernel_reads_the_cache_in_place() -> None:
     assert seen == [(attention.keys.data_ptr(), (row, WIDTH, 1))]
 
 
-@pytest.mark.parametrize(("tree", "calls"), [("chain", True), ("root", False), ("bushy", False)])
-def test_a_chain_is_one_causal_call(tree: str, calls: bool) -> None:
+@pytest.mark.parametrize(("tree", "calls"), [("chain", True), ("root", True), ("bushy", False)])
+@pytest.mark.parametrize("splits_keys", [True, False])
+def test_a_chain_is_one_causal_call(
+    tree: str, calls: bool, splits_keys: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One token is none where query heads are folded, so that splits have work."""
+    monkeypatch.setattr(two_part, "num_splits_of", lambda *_: 1)
     causal: list[bool] = []
 
     def attend(*args: Any) -> tuple[Tensor, Tensor]:
         causal.append(args[3].causal)
         return KERNEL.attend(*args)
 
-    Pass(TREES[tree]).attend(replace(KERNEL, attend=attend))
-    assert causal == [calls]
+    Pass(TREES[tree]).attend(replace(KERNEL, attend=attend, splits_keys=splits_keys))
+    assert causal == [calls and (splits_keys or tree != "root")]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +208,7 @@ def test_a_chain_is_split_from_so_many_keys_on(
     for width, is_split in ((least - 1, False), (least, True)):
         begins = torch.tensor([0])
         plan = TwoPartPlan(kernel, begins, begins + width - num_nodes, chain, width)
-        assert (plan._make_parts(None, 4, 2, cpu).num_splits > 1) == is_split
+        assert (plan._make_parts(None, 4, 2, torch.float64, cpu).num_splits > 1) == is_split
 
 
 class TestMerge:
@@ -224,11 +229,13 @@ class TestMerge:
         """Also where the exponential of a score overflows, as it does without the maximum."""
         scores, values = torch.randn(2, 3, 4, 10) * size, torch.randn(2, 3, 10, 5)
         expected = scores.softmax(-1) @ values
-        outputs, lse = self.split(scores, values, (0, 3, 3, 6))
-        joined = merge(outputs, lse, scores[..., 6:], values[..., 6:, :])
-        torch.testing.assert_close(joined, expected, rtol=1e-4, atol=1e-4)
-        weights = torch.cat([lse.movedim(0, -1), scores[..., 6:]], dim=-1).exp()
-        naive = (weights / weights.sum(-1, keepdim=True))[..., 3:] @ values[..., 6:, :]
+        outputs, lse = self.split(scores, values, (0, 3, 3, 6, 10))
+        masked = outputs[3], lse[3]
+        for nothing in (-torch.inf, torch.inf):
+            found = lse[:3].masked_fill(lse[:3].isneginf(), nothing)
+            joined = merge(outputs[:3], found, masked)
+            torch.testing.assert_close(joined, expected, rtol=1e-4, atol=1e-4)
+        naive = lse.exp() / lse.exp().sum(0)
         assert bool(naive.isfinite().all()) == (size == 1.0)
 
     def test_sinks_count_once(self) -> None:
@@ -261,12 +268,17 @@ class TestNegativeControls:
         other = Topology.from_parents(tree.parents.clone().index_fill_(1, torch.tensor([4]), 2))
         assert Pass(tree).error(topology=other) > VISIBLE
 
-    def test_log_sum_exp_of_nothing_is_taken_for_infinite(self) -> None:
+    def test_log_sum_exp_of_nothing_is_taken_for_infinite(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def attend(*args: Any) -> tuple[Tensor, Tensor]:
             out, lse = KERNEL.attend(*args)
             return out, lse.masked_fill(lse.isneginf(), torch.inf)
 
-        assert not Pass(TREES["bushy"]).error(replace(KERNEL, attend=attend)) < VISIBLE
+        kernel = replace(KERNEL, attend=attend)
+        assert Pass(TREES["bushy"]).error(kernel) < 1e-12
+        monkeypatch.setattr(two_part, "nothing_is_negative", lambda lse: lse)
+        assert not Pass(TREES["bushy"]).error(kernel) < VISIBLE
 
     def test_sinks_twice(self, splitting: FlashKernel) -> None:
         attention = Pass(TREES["bushy"], sinks=sinks_of(4))
