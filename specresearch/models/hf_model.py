@@ -12,6 +12,7 @@ from specresearch.models.attention_plan import AttentionPlan, committed_position
 from specresearch.models.fused_norms import fuse_norms
 from specresearch.models.hf_adapter import HFAdapter
 from specresearch.models.int8_linear import use_int8_kernel
+from specresearch.models.joint_projections import join_projections, part_projections
 from specresearch.models.packed import (
     linear_kernels,
     pack_linear_layers,
@@ -55,6 +56,7 @@ class HFModel:
         pack_linear_layers(model, pack_weights)
         if self.device.type == "cuda":
             fuse_norms(model)
+            join_projections(model)
         self.adapter = HFAdapter(model, attention)
 
     @property
@@ -94,8 +96,9 @@ class HFModel:
         return frozenset()
 
     def unpack_weights(self) -> None:
-        """Drop the packed copy of the weights for good, so that the model can be trained."""
+        """Drop what depends on weights that stay as they are, so that the model can be trained."""
         unpack_linear_layers(self.model)
+        part_projections(self.model)
 
     def forward_whole(
         self,
