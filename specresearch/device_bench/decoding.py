@@ -94,6 +94,8 @@ def _measure(
     yield compared("over generate_batch", turns, OURS, CONTINUOUS, how)
     yield over_eager(turns, OURS, how)
 
+    target.free_cache()
+
     def profiled() -> list[Measurement]:
         anew = _filled_engine(bench, target, batch, context)
         return host_gap(bench, anew, prompts, statistics.median(steps))

@@ -206,7 +206,12 @@ def _measure(
         "most bytes in use while decoding, less all weights, and the caches of target and drafter",
     )
     step = statistics.median(decoded.seconds_per_step for decoded in drafted)
-    bench.profiles.append(partial(host_gap, bench, engine, [prompt], step))
+
+    def profiled() -> list[Measurement]:
+        anew = Engine(target, Synthetic(method.build(bench, variant), acceptance))
+        return host_gap(bench, anew, [prompt], step)
+
+    bench.profiles.append(profiled)
 
 
 def _pass_bytes(drafter: Proposer, target: CausalLM, context: int) -> int:

@@ -161,6 +161,7 @@ def host_gap(
 ) -> list[Measurement]:
     """Return how much of a step the device idles, and how many kernels it runs."""
     num_steps = bench.scale.num_profiled
+    decode(bench.device, engine, prompts, bench.scale.num_new_tokens)  # all graphs are captured
     _begin(engine, prompts, bench.scale.num_new_tokens)
     device = bench.device
     records: list[StepRecord | None] = []
