@@ -3,7 +3,7 @@
 import copy
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -35,14 +35,19 @@ class Bench:
 
     Attributes:
         deadline: When the current case should end, on `time.monotonic`.
-        profiles: What the current case leaves for the end: once a profiler has looked into a
-            process, its CUDA graphs take a millisecond longer to launch.
+        profiles: Profiling that the current case defers to the end of the run: from then on, the
+            process launches CUDA graphs more slowly.
     """
 
     device: Device
     scale: Scale
     deadline: float = field(default=float("inf"))
     profiles: list[Callable[[], Iterable[Measurement]]] = field(default_factory=list)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """How models are run where only one way is looked at."""
+        return self.scale.variants[0].options
 
     @property
     def is_late(self) -> bool:

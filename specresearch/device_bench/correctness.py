@@ -103,7 +103,7 @@ def _proposers(bench: Bench, target: CausalLM) -> dict[str, Callable[[], Propose
             num_hidden_layers=1,
             vocab_size=bench.scale.vocab_size,
         )
-        return CausalLM(model, self_test=False)
+        return CausalLM(model, self_test=False, **bench.options)
 
     return {
         "n-gram": lambda: NGram(5, n_min=1),
@@ -116,7 +116,7 @@ def _proposers(bench: Bench, target: CausalLM) -> dict[str, Callable[[], Propose
 def _greedy_is_baseline(bench: Bench) -> Iterator[Measurement]:
     weights, num_new = bench.few_layers(torch.float32), bench.scale.num_checked
     model = library_model(weights)
-    target = CausalLM(sharing_weights(weights), max_len=MAX_LEN)
+    target = CausalLM(sharing_weights(weights), max_len=MAX_LEN, **bench.options)
     prompts = _prompts(target)
     expected = [generate(model, [prompt], num_new).outputs[0] for prompt in prompts]
     sides = {"plain": lambda: None} | _proposers(bench, target)
@@ -158,7 +158,8 @@ def _sampled_is_target(bench: Bench) -> Iterator[Measurement]:
 
 def _divergence(bench: Bench) -> Iterator[Measurement]:
     num_new = bench.scale.num_checked
-    target = CausalLM(sharing_weights(bench.few_layers(torch.bfloat16)), max_len=MAX_LEN)
+    weights = bench.few_layers(torch.bfloat16)
+    target = CausalLM(sharing_weights(weights), max_len=MAX_LEN, **bench.options)
     prompts = _prompts(target)
     plain = Engine(target, max_batch_size=len(prompts))
     alone = decode(bench.device, plain, prompts, num_new).outputs
@@ -200,7 +201,11 @@ def _attention(bench: Bench, attention: str) -> Iterator[Measurement]:
     expected = _tree_logits(exact, tokens)
     is_half = bench.scale.dtype.itemsize == 2
     target = CausalLM(
-        sharing_weights(rounded), max_len=MAX_LEN, attention=attention, self_test=False
+        sharing_weights(rounded),
+        max_len=MAX_LEN,
+        attention=attention,
+        self_test=False,
+        **bench.options,
     )
     error = _error(_tree_logits(target, tokens), expected)
     how = "logits of ragged trees against float32 on the CPU; largest error over largest logit"

@@ -1,7 +1,7 @@
 """Plain decoding beside the memory roofline and the library's two ways to decode."""
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import torch
@@ -49,7 +49,18 @@ def cases(bench: Bench) -> Iterator[BenchCase]:
         )
         for batch, context in sorted(pairs, key=lambda pair: pair[0] * pair[1]):
             name = f"{variant.name}, batch {batch}, context {context}"
-            yield BenchCase(name, partial(_measure, bench, target, batch, context))
+            measure = partial(_measure, bench, target, batch, context)
+            yield BenchCase(name, partial(_freeing, target, measure))
+
+
+def _freeing(
+    target: UnreadPrompts, measure: Callable[[], Iterable[Measurement]]
+) -> Iterator[Measurement]:
+    """Measure, and free the cache, which later cases would find in memory."""
+    try:
+        yield from measure()
+    finally:
+        target.free_cache()
 
 
 def _measure(
@@ -94,13 +105,11 @@ def _measure(
     yield compared("over generate_batch", turns, OURS, CONTINUOUS, how)
     yield over_eager(turns, OURS, how)
 
-    target.free_cache()
-
     def profiled() -> list[Measurement]:
         anew = _filled_engine(bench, target, batch, context)
         return host_gap(bench, anew, prompts, statistics.median(steps))
 
-    bench.profiles.append(profiled)
+    bench.profiles.append(partial(_freeing, target, profiled))
 
 
 def _filled_engine(bench: Bench, target: UnreadPrompts, batch: int, context: int) -> Engine:

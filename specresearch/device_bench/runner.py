@@ -66,6 +66,8 @@ def measure_all(
             bench.clean_up()
             write(rows)
         for profile in late:
+            left = duration(max(end - time.monotonic(), 0.0))
+            say(f"{profile.missing.part}: profile of {profile.missing.case}; {left} left")
             place = 1 + max(i for i, row in enumerate(rows) if profile.is_of_case(row))
             rows[place:place] = profile.measured(end)
             bench.clean_up()

@@ -149,7 +149,7 @@ def compared(
 
 
 def over_eager(turns: Turns, side: str, how: str) -> Measurement:
-    """Return how much faster a side is with graphs than without."""
+    """Return how much faster a side is with graphs, and compiled layers if it has them."""
     return compared("graphs over passes without", turns, side, EAGER, how, least=1.0)
 
 
@@ -160,14 +160,15 @@ def host_gap(
     seconds_per_step: float,
 ) -> list[Measurement]:
     """Return how much of a step the device idles, and how many kernels it runs."""
-    num_steps = bench.scale.num_profiled
-    decode(bench.device, engine, prompts, bench.scale.num_new_tokens)  # all graphs are captured
-    _begin(engine, prompts, bench.scale.num_new_tokens)
-    device = bench.device
+    device, num_steps = bench.device, bench.scale.num_profiled
     records: list[StepRecord | None] = []
-    device.wait()
-    activity = device.activity(lambda: records.extend(engine.step() for _ in range(num_steps)))
-    engine.abort()
+    try:
+        decode(device, engine, prompts, bench.scale.num_new_tokens)  # all graphs are captured
+        _begin(engine, prompts, bench.scale.num_new_tokens)
+        device.wait()
+        activity = device.activity(lambda: records.extend(engine.step() for _ in range(num_steps)))
+    finally:
+        engine.abort()
     num_done = sum(record is not None for record in records)
     busy = activity.busy / num_done
     idle = 100 * max(0.0, 1 - busy / seconds_per_step)

@@ -37,14 +37,15 @@ class CausalLM(HFModel, SlotModel):
             device and precision), sdpa or eager (transformers'). auto is two_part on a GPU where
             it works, otherwise slot.
         prefill_chunk: Tokens of one prompt processed per pass.
-        compile: Run short chains as compiled graphs, which pays when the host sets the speed. The
-            first steps take tens of seconds and, on a CPU, need a C++ compiler.
+        compile: On a CPU, compile passes over short chains, which pays when the host sets the
+            speed: tens of seconds at the start, and it needs a C++ compiler. On a GPU, compile the
+            decoder layers that graphs run.
         pack_weights: On a CPU, keep a second copy of the linear layers' weights in the order that
             its kernels read, for faster passes over few tokens. None packs if the copy fits into
             half of the free memory.
         graphs: Run passes over few nodes as CUDA graphs, which spares the host a launch for every
             operation. None does so on a GPU. True on a CPU runs them on the graphs' padded buffers,
-            for tests. With `compile`, passes on a GPU are compiled before they are captured.
+            for tests.
         self_test: Check on construction that a tree gives the logits of its paths.
 
     Raises:
@@ -72,6 +73,7 @@ class CausalLM(HFModel, SlotModel):
         )
         if graphs is None:
             graphs = self.device.type == "cuda" and self._is_on_one_device()
+        self.compile = compile
         self._compiled = CompiledForward(self.adapter) if compile and not graphs else None
         self.has_buffers_apart = self.compiled
         limit = length_limit(model)

@@ -1,8 +1,9 @@
 """A model's decoder layers, compiled one by one: small operations become few kernels.
 
-Layers of one class share what is compiled, whatever their weights, and so do passes of all sizes,
-but for those over one row or one token. So a model of any depth compiles in the time of a few
-layers. Attention stays as it is (`deferred_attention`).
+The layers of a model share compiled code, whatever their number, unless their shapes or settings
+differ. It is compiled for one row or several, and for one token or several: up to four times. So a
+model of any depth compiles in the time of a few layers. Attention stays as it is
+(`deferred_attention`).
 """
 
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from specresearch.models.attention import slot_attention
 from specresearch.models.deferred_attention import DeferredCache, DeferredPlan, attending
+from specresearch.models.load_errors import first_line
 
 RECOMPILE_LIMIT = 256  # counts the layers of all models together
 CACHE_ARGUMENTS = ("cache", "past_key_values")
@@ -40,7 +42,7 @@ class CompiledLayers:
             yield
         finally:
             for layer in self.layers:
-                del layer.forward
+                vars(layer).pop("forward", None)
 
 
 @cache
@@ -50,6 +52,8 @@ def _compiled(layer_class: type[nn.Module]) -> Callable[..., Any]:
 
 def _run(layer: nn.Module, *args: Any, **options: Any) -> Any:
     """Run a layer compiled, and its attention as the pass has planned it."""
+    from torch._dynamo.exc import BackendCompilerFailed  # takes a second to load
+
     names = [name for name in CACHE_ARGUMENTS if name in options]
     if len(names) != 1 or "attention_plan" not in options:
         return type(layer).forward(layer, *args, **options)
@@ -80,7 +84,13 @@ def _run(layer: nn.Module, *args: Any, **options: Any) -> Any:
 
     deferred = {names[0]: DEFERRED_CACHE, "attention_plan": DEFERRED_PLAN}
     with attending(attend):
-        return _compiled(type(layer))(layer, *args, **options | deferred)
+        try:
+            return _compiled(type(layer))(layer, *args, **options | deferred)
+        except BackendCompilerFailed as error:
+            raise ValueError(
+                f"the layers of {type(layer).__name__} cannot be compiled here "
+                f"({first_line(error)}); set target.compile=false"
+            ) from error
 
 
 def _place_in_cache(layer: nn.Module) -> int:

@@ -1,7 +1,7 @@
 """Attention as one operation that a compiler does not look into.
 
-What a layer writes to the cache and which columns it sees differs from pass to pass. A compiled
-layer knows nothing of that: it calls this operation, which asks whoever runs the layer.
+Each pass writes other columns and has another mask. So a compiled layer calls this operation, and
+the code that runs the layer supplies the attention (`attending`).
 """
 
 from collections.abc import Callable, Iterator

@@ -18,6 +18,7 @@ from specresearch.models.flash_kernels import LayerShape, NoKernelError, find_ke
 from specresearch.models.fused_norms import fuse_norms
 from specresearch.models.head_fit import lm_head_of
 from specresearch.models.hf_adapter import SLOT_ATTENTION
+from specresearch.models.joint_projections import join_projections
 from specresearch.models.pass_graphs import PassGraphs, Plan
 from specresearch.models.slot_model import SlotModel
 from specresearch.proposal import Topology, upload
@@ -72,6 +73,7 @@ class EagleModel(SlotModel):
         self.module = self.head = head.to(device=self.device, dtype=self.dtype).eval()
         if self.device.type == "cuda":
             fuse_norms(head)
+            join_projections(head)
         rotary = LlamaRotaryEmbedding(layer)  # made anew: its frequencies stay in float32
         head.rotary_emb = rotary.to(self.device)
         self.target_ids = None if head.target_ids is None else head.target_ids.to(self.device)

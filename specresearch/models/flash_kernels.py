@@ -334,7 +334,10 @@ def _failure(kernel: FlashKernel, shape: LayerShape) -> str | None:
 
 @torch.inference_mode()
 def _error_of_example(kernel: FlashKernel, shape: LayerShape) -> float:
-    """Return a kernel's largest error on stretches that are out of order, one of them empty."""
+    """Return the largest error of a kernel and of `attend_masked`.
+
+    The kernel's stretches are out of order, and one of them is empty.
+    """
     device = shape.device
     num_queries, kv_heads, scale = 3, 2, shape.width**-0.5
     generator = torch.Generator().manual_seed(0)
@@ -374,10 +377,20 @@ def _error_of_example(kernel: FlashKernel, shape: LayerShape) -> float:
             value = values[columns].double().repeat_interleave(group, 1)
             expected = torch.einsum("hnk,khd->nhd", scores.softmax(-1), value)
             errors.append((out[rows] - expected).abs().max())
+            actual_lse = nothing_is_negative(lse[:, rows]).double()
+            expected_lse = scores.logsumexp(-1)
             # -inf minus -inf would be NaN
-            actual_lse, expected_lse = (
-                nothing_is_negative(lse[:, rows]).double(),
-                scores.logsumexp(-1),
-            )
             errors.append((actual_lse.clamp(min=-99) - expected_lse.clamp(min=-99)).abs().max())
+    errors += _errors_of_masked(draw, scale)
     return float(torch.stack(errors).max())
+
+
+def _errors_of_masked(draw: Callable[..., Tensor], scale: float) -> list[Tensor]:
+    """Return the largest errors of `attend_masked` on a small example."""
+    query, keys, values = draw(2, 2, 3), draw(2, 2, 5), draw(2, 2, 5)
+    hidden = torch.ones(2, 1, 3, 5, dtype=torch.bool, device=query.device).triu(1)
+    bias = mask_of(hidden, 2, query.dtype)
+    out, lse = attend_masked(query, keys, values, bias, scale)
+    scores = query.double() @ keys.double().transpose(2, 3) * scale + bias.double()
+    expected = scores.softmax(-1) @ values.double()
+    return [(out - expected).abs().max(), (lse.double() - scores.logsumexp(-1)).abs().max()]

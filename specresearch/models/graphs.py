@@ -86,7 +86,7 @@ class Graphs:
     on, and so does everything new once memory is short; a warning says so once.
 
     Args:
-        around: Entered whenever a function runs, as to compile parts of a model.
+        around: Returns a context for every run of a function, such as `CompiledLayers.running`.
 
     Attributes:
         num_bytes: Memory that captures have taken, beside the buffers.

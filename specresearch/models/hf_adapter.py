@@ -1,6 +1,6 @@
 """Everything that depends on transformers' internals: caches, masks, hooks, which models are safe.
 
-Tested with transformers 5.17, 5.23 and 5.24. A model is never modified: its attention
+Tested with transformers 5.17, 5.23 and 5.24. A model's code is never modified: its attention
 implementation is set to ours (`slot`), or it gets a 4-D mask (`sdpa`, `eager`, and models that
 ignore the setting).
 """

@@ -12,7 +12,7 @@ from specresearch.models.attention_plan import AttentionPlan, committed_position
 from specresearch.models.fused_norms import fuse_norms
 from specresearch.models.hf_adapter import HFAdapter
 from specresearch.models.int8_linear import use_int8_kernel
-from specresearch.models.joint_projections import join_projections, part_projections
+from specresearch.models.joint_projections import join_projections, split_projections
 from specresearch.models.packed import (
     linear_kernels,
     pack_linear_layers,
@@ -96,9 +96,9 @@ class HFModel:
         return frozenset()
 
     def unpack_weights(self) -> None:
-        """Drop what depends on weights that stay as they are, so that the model can be trained."""
+        """Replace packed and joint layers by plain ones, so that the model can be trained."""
         unpack_linear_layers(self.model)
-        part_projections(self.model)
+        split_projections(self.model)
 
     def forward_whole(
         self,

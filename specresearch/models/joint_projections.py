@@ -1,10 +1,11 @@
 """Queries, keys and values by one matrix product on a GPU, where the library needs three.
 
-Over few tokens, a product takes the time in which its weights are read, but for small ones, which
-leave most of the device idle: with heads shared by queries, keys and values are small.
+Over few tokens, a product is bound by reading its weights, unless the matrix is too small to occupy
+the GPU. With heads that are shared by queries, those of keys and values are.
 """
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 import torch
@@ -17,24 +18,31 @@ from specresearch.models.quantizer import is_quantized
 NAMES = ("q_proj", "k_proj", "v_proj")
 
 
-class _JointProduct(nn.Module):
+class _JointProduct:
     """Multiplies by the weights of several layers, and keeps the products until all are taken.
+
+    The layers' weights and biases become parts of one tensor each.
 
     Args:
         layers: They read the same input, in this order.
     """
 
-    weight: Float[Tensor, "O I"]
-    bias: Float[Tensor, " O"] | None
-
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        super().__init__()
-        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
-        self.register_buffer("weight", _joint([layer.weight for layer in layers]), persistent=False)
-        self.register_buffer("bias", torch.cat(biases) if biases else None, False)
         self.sizes = [layer.out_features for layer in layers]
+        self.weight = self._join([layer.weight for layer in layers])
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        self.bias = self._join(biases) if biases else None
         self._input: Tensor | None = None
         self._products: tuple[Tensor, ...] = ()
+
+    def _join(self, parameters: Sequence[Tensor]) -> Float[Tensor, "..."]:
+        """Lay parameters one behind the other, which copies nothing if they lie so already."""
+        joint = _adjacent(parameters)
+        if joint is None:
+            joint = torch.cat([parameter.detach() for parameter in parameters])
+            for parameter, part in zip(parameters, joint.split(self.sizes), strict=True):
+                parameter.data = part
+        return joint
 
     def take(self, number: int, input: Float[Tensor, "*rows I"]) -> Float[Tensor, "*rows _"]:
         """Return the product of one layer."""
@@ -46,14 +54,12 @@ class _JointProduct(nn.Module):
             self._input, self._products = None, ()
         return product
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_input": None, "_products": ()}
-
 
 class JointLinear(nn.Linear):
     """A linear layer whose product is computed with those of others, unless gradients are enabled.
 
-    The weight must not be replaced: see `part_projections`.
+    It shares the parameters of the layer that it replaces. Changes in place reach the joint
+    product; a parameter that is replaced does not.
 
     Args:
         number: Its place among the layers of the product.
@@ -61,22 +67,31 @@ class JointLinear(nn.Linear):
 
     def __init__(self, linear: nn.Linear, product: _JointProduct, number: int) -> None:
         super().__init__(linear.in_features, linear.out_features, bias=False, device="meta")
-        part = product.weight.split(product.sizes)[number]
-        self.weight = nn.Parameter(part, requires_grad=linear.weight.requires_grad)
-        self.bias = linear.bias
+        self.weight, self.bias = linear.weight, linear.bias
         self.train(linear.training)
-        self.product, self.number = product, number
+        self.product: _JointProduct | None = product
+        self.number = number
 
     def forward(self, input: Float[Tensor, "*rows I"]) -> Float[Tensor, "*rows O"]:
-        if torch.is_grad_enabled():
+        if self.product is None or torch.is_grad_enabled():
             return F.linear(input, self.weight, self.bias)
         return self.product.take(self.number, input)
 
-    def parted(self) -> nn.Linear:
+    def plain(self) -> nn.Linear:
         """Return a plain layer with the same parameters."""
-        plain = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
-        plain.weight, plain.bias = self.weight, self.bias
-        return plain.train(self.training)
+        linear = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
+        linear.weight, linear.bias = self.weight, self.bias
+        return linear.train(self.training)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        """Convert or move the parameters, which then lie apart."""
+        self.product = None
+        return super()._apply(fn, recurse)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
+        """Return a plain layer: the parameters of a copy lie apart unless it shares them."""
+        copied = memo[id(self)] = copy.deepcopy(self.plain(), memo)
+        return copied
 
 
 def join_projections(model: nn.Module) -> int:
@@ -96,11 +111,11 @@ def join_projections(model: nn.Module) -> int:
     return num_joined
 
 
-def part_projections(model: nn.Module) -> None:
+def split_projections(model: nn.Module) -> None:
     """Undo `join_projections`, so that the model can be trained."""
     for name, layer in list(model.named_modules()):
         if isinstance(layer, JointLinear):
-            model.set_submodule(name, layer.parted())
+            model.set_submodule(name, layer.plain())
 
 
 def _can_join(layers: Sequence[Any]) -> TypeGuard[Sequence[nn.Linear]]:
@@ -118,16 +133,14 @@ def _is_plain(layer: nn.Linear) -> bool:
     return not is_hooked and not is_quantized(layer) and not layer.weight.is_meta
 
 
-def _joint(weights: Sequence[Tensor]) -> Float[Tensor, "O I"]:
-    """Return weights one below the other, which copies nothing if they lie so in memory."""
-    first, total = weights[0].detach(), sum(map(len, weights))
-    end = first.data_ptr()
-    for weight in weights:
-        lies_next = weight.is_contiguous() and weight.data_ptr() == end != 0
-        if (
-            not lies_next
-            or weight.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
-        ):
-            return torch.cat([weight.detach() for weight in weights])
-        end += weight.nbytes
-    return first.as_strided((total, first.shape[1]), first.stride())
+def _adjacent(parameters: Sequence[Tensor]) -> Float[Tensor, "..."] | None:
+    """Return parameters that lie one behind the other in memory as one tensor."""
+    first = parameters[0].detach()
+    storage, end = first.untyped_storage().data_ptr(), first.data_ptr()
+    for parameter in parameters:
+        is_next = parameter.data_ptr() == end != 0 and parameter.is_contiguous()
+        if not is_next or parameter.untyped_storage().data_ptr() != storage:
+            return None
+        end += parameter.nbytes
+    total = sum(map(len, parameters))
+    return first.as_strided((total, *first.shape[1:]), first.stride())

@@ -99,7 +99,7 @@ def skip_sublayers(target: CausalLM, skipped: Sublayers) -> CausalLM:
         max_len=target.max_len,
         attention=target.adapter.attention,
         prefill_chunk=target.prefill_chunk,
-        compile=target.compiled,
+        compile=target.compile,
         pack_weights=False,  # it shares the target's packed layers
         graphs=target.passes is not None,
         name=f"{target.name} without {skipped}",

@@ -49,7 +49,7 @@ class Identity:
                 "dtype": str(target.dtype),
                 "device": str(target.device),
                 "attention": target.attention,
-                "compiled": target.compiled,
+                "compiled": target.compile,
                 "graphs": target.passes is not None,
             },
             proposer=_describe(proposer),

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -109,6 +109,41 @@ def test_profiles_come_last_and_stand_with_their_case() -> None:
         ("c", 2.0),
         ("c", 5.0),
     ]
+
+
+def leaving(profile: Callable[[], list[Measurement]]) -> tuple[Bench, list[Part]]:
+    subject = bench()
+
+    def measure() -> Iterator[Measurement]:
+        yield from one()
+        subject.profiles.append(profile)
+
+    return subject, [Part("p", lambda _: iter([BenchCase("a", measure)]), 1.0)]
+
+
+def test_a_profile_that_does_not_fit_the_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, parts = leaving(list)
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def say(_: str) -> None:
+        now[0] += 59.0  # said before a case, and before a profile
+
+    rows = measure_all(subject, parts, 60.0, write=lambda _: None, say=say)
+    assert [row.value or row.reason for row in rows] == [2.0, OUT_OF_TIME]
+
+
+def test_an_interrupted_profile_loses_nothing() -> None:
+    def profile() -> list[Measurement]:
+        raise KeyboardInterrupt
+
+    subject, parts = leaving(profile)
+    written: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        measure_all(
+            subject, parts, 60.0, write=lambda rows: written.append(len(rows)), say=lambda _: None
+        )
+    assert written == [1, 1]
 
 
 def test_an_interruption_loses_nothing() -> None:

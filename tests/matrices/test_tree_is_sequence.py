@@ -423,7 +423,10 @@ class TestNegativeControls:
 
         assert script_of("mistral", "two_part", sabotage=flatten).play() > VISIBLE
 
-    def test_log_sum_exp_of_nothing_is_taken_for_infinite(self) -> None:
+    @pytest.mark.parametrize("is_corrected", [True, False])
+    def test_log_sum_exp_of_nothing_is_taken_for_infinite(
+        self, is_corrected: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         script = script_of("llama", "two_part")
         kernel = script.lm.kernel
         assert kernel is not None
@@ -435,6 +438,10 @@ class TestNegativeControls:
         script.lm.kernel = replace(kernel, attend=attend)
         script.lm.allocate(6, 8)
         script.contexts = {slot: [] for slot in SLOTS}
+        if is_corrected:
+            script.verify_and_commit(SLOTS, (7, 4, 5))
+            return
+        monkeypatch.setattr(two_part, "nothing_is_negative", lambda lse: lse)
         with pytest.raises(AssertionError):  # not finite
             script.verify_and_commit(SLOTS, (7, 4, 5))
 

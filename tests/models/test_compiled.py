@@ -4,14 +4,16 @@ import copy
 import os
 import subprocess
 import sys
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
+import torch
 from tiny_models import build
 
 from specresearch import CausalLM, Engine, Request, SamplingParams
 from specresearch.engine import SchedulerSettings
-from specresearch.models import packed
+from specresearch.models import compiled_layers, packed
 from specresearch.proposers import Cascade, DraftModel, NGram
 
 PROMPTS = [(5, 1, 2, 3, 4, 5, 1, 2), (3, 1, 4, 1, 5, 3, 1), (9, 2, 6, 9, 2)]
@@ -70,7 +72,9 @@ def drafting_from_kept_columns(compile: bool) -> list[tuple[int, int]]:
     return [(record.counts.num_accepted_tokens, record.num_reused_tokens) for record in records]
 
 
-@pytest.mark.parametrize("kind", ["passes", pytest.param("graphs", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["passes", "graphs, traced", pytest.param("graphs", marks=pytest.mark.slow)]
+)
 def test_compiled_passes_give_the_same_output(kind: str) -> None:
     """It runs in its own process: the compiler cannot trace the tests' annotation checks."""
     tests = Path(__file__).parents[1]
@@ -100,8 +104,13 @@ def test_graphs_write_to_buffers_that_share_no_memory(compile: bool) -> None:
 
 
 if __name__ == "__main__":
+    from torch._dynamo.utils import counters
+
     packed.SMALLEST_WEIGHT = 1  # so that the layers of small models are packed too
-    graphs = sys.argv[1] == "graphs"
+    graphs = sys.argv[1].startswith("graphs")
+    if sys.argv[1] == "graphs, traced":
+        traced = cache(partial(torch.compile, dynamic=True, backend="eager"))
+        compiled_layers._compiled = lambda layer_class: traced(layer_class.forward)
     # a draft that is mostly rejected, a copy of the target, and one that must prefill the drafts
     # of others
     cases = [(9, 3, False), (1, 3, False), (1, 1, False), (1, 3, True)]
@@ -113,8 +122,6 @@ if __name__ == "__main__":
         if compiled != plain:
             sys.exit(f"compiled {compiled}\nplain {plain}")
     if graphs:
-        from torch._dynamo.utils import counters
-
         num_compiled = counters["stats"]["unique_graphs"]
         if not 1 <= num_compiled <= 4:  # one row or several, one token or several
             sys.exit(f"{num_compiled} layers were compiled")

@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+from shape_checks import unchecked
 from tiny_heads import BASE, eagle_head
 from tiny_models import VOCAB, build
 from torch import Tensor, nn
+from torch._dynamo.exc import BackendCompilerFailed
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from specresearch import CausalLM, Engine, SamplingParams
 from specresearch.models import compiled_layers, deferred_attention
 from specresearch.models.compiled_layers import CompiledLayers
 from specresearch.models.eagle_head import _Eagle3Layer
+from specresearch.models.layer_view import Sublayers, skip_sublayers
 from specresearch.proposal import Proposal, Topology
 from specresearch.proposers import Eagle, Eagle3
 
@@ -113,6 +116,52 @@ def test_layers_with_a_forward_of_their_own_stay() -> None:
     first, *others = model.model.layers
     first.forward = first.forward
     assert CompiledLayers(model).layers == others
+
+
+def test_a_view_without_some_layers_is_compiled_like_its_target(
+    compiled: list[type[nn.Module]],
+) -> None:
+    outputs = []
+    for compile in (False, True):
+        target = CausalLM(build("llama"), max_len=48, graphs=True, compile=compile)
+        view = skip_sublayers(target, Sublayers.of([1], [0]))
+        assert view.passes is not None
+        assert view.passes.compile == compile
+        outputs.append(Engine(view).generate_all(PROMPTS, SamplingParams(max_new_tokens=9)))
+        assert bool(compiled) == compile
+    plain, again = ([output.token_ids for output in side] for side in outputs)
+    assert plain == again
+
+
+def test_the_operation_is_what_it_says_to_the_compiler() -> None:
+    """Shapes and strides that are told to the compiler are those of the result."""
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Tensor:
+        scores = query @ key.repeat_interleave(2, 1).transpose(2, 3)
+        return (scores @ value.repeat_interleave(2, 1)).transpose(1, 2)
+
+    query, key, value = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 3, 8), torch.randn(2, 2, 3, 6)
+    with unchecked(), deferred_attention.attending(attend):
+        checks = torch.library.opcheck(
+            torch.ops.specresearch.attend.default,
+            (query, key, value, 0.5, None, None, None),
+            test_utils=("test_schema", "test_faketensor"),
+        )
+    assert set(checks.values()) == {"SUCCESS"}
+
+
+def test_a_compiler_that_fails_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_: type[nn.Module]) -> Any:
+        def run(*_: Any, **__: Any) -> None:
+            error = BackendCompilerFailed.__new__(BackendCompilerFailed)
+            RuntimeError.__init__(error, "no C++ compiler found")
+            raise error
+
+        return run
+
+    monkeypatch.setattr(compiled_layers, "_compiled", failing)
+    with pytest.raises(ValueError, match=r"(?s)cannot be compiled here.*target\.compile=false"):
+        logits("llama", "slot", compile=True)
 
 
 @pytest.mark.parametrize("version", [1, 3])

@@ -313,6 +313,20 @@ def _not_a_number(*args: Any) -> Attended:
     return out * torch.nan, lse
 
 
+def test_negative_control_a_masked_kernel_that_computes_wrongly_serves_no_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attend_masked = flash_kernels.attend_masked
+
+    def without_mask(*args: Any) -> Attended:
+        query, keys, values, bias, scale = args
+        return attend_masked(query, keys, values, torch.zeros_like(bias), scale)
+
+    monkeypatch.setattr(flash_kernels, "attend_masked", without_mask)
+    with pytest.raises(NoKernelError, match="a small example is wrong by"):
+        find_kernel([SHAPE])
+
+
 @pytest.mark.parametrize(
     "attend",
     [

@@ -17,7 +17,7 @@ from specresearch.models import CausalLM
 from specresearch.models.joint_projections import (
     JointLinear,
     join_projections,
-    part_projections,
+    split_projections,
 )
 
 TOKENS = torch.tensor([[5, 1, 2, 3], [3, 1, 4, 1]])
@@ -67,20 +67,43 @@ def test_another_input_is_not_taken_for_the_last_one() -> None:
         torch.testing.assert_close(attention.k_proj(second), second @ attention.k_proj.weight.T)
 
 
-def test_gradients_reach_every_weight() -> None:
-    model: Any = build("llama")
-    expected = copy.deepcopy(model)
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_a_step_of_an_optimizer_reaches_the_joint_product(architecture: str) -> None:
+    """Also of one that was made before."""
+    model: Any = build(architecture)
+    alone = copy.deepcopy(model)
+    own = list(model.parameters())
+    optimizers = [torch.optim.SGD(network.parameters(), 0.1) for network in (model, alone)]
     join_projections(model)
-    for network in (model, expected):
-        logits(network).square().sum().backward()
-    for found, own in zip(model.parameters(), expected.parameters(), strict=True):
-        torch.testing.assert_close(found.grad, own.grad)
+    assert all(a is b for a, b in zip(own, model.parameters(), strict=True))
+    for network, optimizer in zip((model, alone), optimizers, strict=True):
+        logits(network).square().mean().backward()
+        optimizer.step()
+    torch.testing.assert_close(dict(model.state_dict()), dict(alone.state_dict()))
+    with torch.no_grad():
+        torch.testing.assert_close(logits(model), logits(alone))
+    saved = {name: tensor + 0.1 for name, tensor in alone.state_dict().items()}
+    for network in (model, alone):
+        network.load_state_dict(saved)
+    with torch.no_grad():
+        torch.testing.assert_close(logits(model), logits(alone))
 
 
-def test_parted_layers_can_be_trained_and_saved(tmp_path: Path) -> None:
+def test_a_converted_model_multiplies_by_its_own_weights() -> None:
+    model: Any = build("qwen2")
+    join_projections(model)
+    model.float()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+        found = logits(model)
+    torch.testing.assert_close(found, logits(model))
+
+
+def test_split_layers_can_be_trained_and_saved(tmp_path: Path) -> None:
     model: Any = build("llama")
     join_projections(model)
-    part_projections(model)
+    split_projections(model)
     assert not any(isinstance(module, JointLinear) for module in model.modules())
     attention = model.model.layers[0].self_attn
     with torch.no_grad():
@@ -94,22 +117,24 @@ def test_parted_layers_can_be_trained_and_saved(tmp_path: Path) -> None:
     torch.testing.assert_close(logits(loaded), expected)
 
 
-def test_a_copy_that_shares_weights_shares_the_joint_one() -> None:
-    model: Any = build("llama")
-    join_projections(model)
-    tensors = (*model.parameters(), *model.buffers())
-    shared = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
-    part_projections(shared)
-    assert join_projections(shared) == 2
-    for own, other in zip(model.modules(), shared.modules(), strict=True):
-        if isinstance(own, JointLinear):
-            assert isinstance(other, JointLinear)
-            assert other.product is not own.product
-            assert other.product.weight.data_ptr() == own.product.weight.data_ptr()
+def test_models_that_share_weights_share_the_joint_ones() -> None:
+    model: Any = build("qwen2")
+    copies = []
+    for _ in range(2):
+        copied: Any = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
+        join_projections(copied)
+        copies.append(copied)
+    again: Any = copy.deepcopy(copies[0], {id(weight): weight for weight in copies[0].parameters()})
+    assert not any(isinstance(module, JointLinear) for module in again.modules())
+    join_projections(again)
+    joined = [network.model.layers[0].self_attn.q_proj for network in (*copies, again)]
+    assert len({layer.product.weight.data_ptr() for layer in joined}) == 1
+    assert len({layer.product.bias.data_ptr() for layer in joined}) == 1
+    assert len({id(layer.product) for layer in joined}) == 3
 
 
-def test_a_copy_of_its_own_keeps_its_values() -> None:
-    model: Any = build("llama")
+def test_a_copy_of_its_own_follows_its_own_weights() -> None:
+    model: Any = build("qwen2")
     join_projections(model)
     expected = logits(model)
     copied = copy.deepcopy(model)
@@ -117,6 +142,10 @@ def test_a_copy_of_its_own_keeps_its_values() -> None:
         for parameter in model.parameters():
             parameter.zero_()
         torch.testing.assert_close(logits(copied), expected)
+        for parameter in copied.parameters():
+            parameter.mul_(1.5)
+        found = logits(copied)
+    torch.testing.assert_close(found, logits(copied))
 
 
 def changed(**changes: Any) -> nn.Module:
@@ -160,7 +189,8 @@ def number_joined(model: nn.Module) -> int:
 def test_models_on_a_gpu_have_them_until_they_are_trained() -> None:
     assert number_joined(CausalLM(build()).model) == 0
     with MockCuda(), unchecked():
-        lm = CausalLM(build().to(DEVICE))
+        network: Any = build()
+        lm = CausalLM(network.to(DEVICE))
         assert number_joined(lm.model) == 2 * 3
         lm.unpack_weights()
         assert number_joined(lm.model) == 0

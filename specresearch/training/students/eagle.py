@@ -9,6 +9,7 @@ from specresearch.models.eagle import EagleModel
 from specresearch.models.head_fit import lm_head_of
 from specresearch.models.head_writing import save_eagle_head
 from specresearch.models.hf_adapter import FINAL_NORM
+from specresearch.models.joint_projections import split_projections
 from specresearch.models.packed import unpack_linear_layers
 from specresearch.proposers import Eagle, Eagle3, Proposer
 from specresearch.training.students.base import (
@@ -36,6 +37,7 @@ class EagleStudent(Student):
         feature_weight: float = 0.0,
     ) -> None:
         unpack_linear_layers(model.head)
+        split_projections(model.head)
         self.model = model
         format = model.head.format
         self.token_weight = token_weight
