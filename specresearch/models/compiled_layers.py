@@ -59,15 +59,8 @@ def _run(layer: nn.Module, *args: Any, **options: Any) -> Any:
         return type(layer).forward(layer, *args, **options)
     view, plan = options[names[0]], options["attention_plan"]
 
-    def attend(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scaling: float | None,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None,
-    ) -> Tensor:
+    def attend(query: Tensor, key: Tensor, value: Tensor, *settings: Any) -> Tensor:
+        scaling, window, softcap, sinks = settings
         keys, values = view.update(key, value, _place_in_cache(layer))
         return slot_attention(
             layer,

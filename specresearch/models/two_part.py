@@ -10,7 +10,7 @@ A chain is one causal call, unless long keys are split.
 
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,6 +31,16 @@ QUERIES_OF_BLOCK = 128  # that a kernel gives to one multiprocessor
 FEW_QUERIES = 64  # of a block, so that a multiprocessor may have two
 MIN_SPLIT = 256  # keys that pay for a block
 MIN_SPLIT_CHAIN = 2048  # keys of a chain that pay for an explicit part and a merge
+
+
+class _LayerKind(NamedTuple):
+    """What layers that share their parts have in common."""
+
+    window: int | None
+    num_heads: int
+    kv_heads: int
+    dtype: torch.dtype
+    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ class TwoPartPlan:
     width: int
     first: int = 0
     packing: Packing | None = None
-    _parts: dict[tuple[Any, ...], _Parts] = field(default_factory=dict)
+    _parts: dict[_LayerKind, _Parts] = field(default_factory=dict)
 
     def attend(
         self,
@@ -94,7 +104,10 @@ class TwoPartPlan:
             query = self.packing.unpack(query.transpose(1, 2)).transpose(1, 2)
         rows, num_heads, num_new, width = query.shape
         keys, values = key[0].transpose(0, 1), value[0].transpose(0, 1)
-        parts = self._parts_for(window, num_heads, keys.shape[1], query.dtype, query.device)
+        layer = _LayerKind(window, num_heads, keys.shape[1], query.dtype, query.device)
+        if layer not in self._parts:
+            self._parts[layer] = self._make_parts(layer)
+        parts = self._parts[layer]
         folded = query.reshape(rows, num_heads // parts.group, parts.group * num_new, width)
         scale = width**-0.5 if scaling is None else scaling
         outputs, lse = self._attend_in_place(folded, keys, values, parts, scale)
@@ -135,27 +148,8 @@ class TwoPartPlan:
         lse = lse.unflatten(1, (parts.num_splits, rows, num_queries)).permute(1, 2, 0, 3)
         return out, lse
 
-    def _parts_for(
-        self,
-        window: int | None,
-        num_heads: int,
-        kv_heads: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> _Parts:
-        key = window, num_heads, kv_heads, dtype, device
-        if key not in self._parts:
-            self._parts[key] = self._make_parts(*key)
-        return self._parts[key]
-
-    def _make_parts(
-        self,
-        window: int | None,
-        num_heads: int,
-        kv_heads: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> _Parts:
+    def _make_parts(self, layer: _LayerKind) -> _Parts:
+        window, num_heads, kv_heads, dtype, device = layer
         num_nodes, group = self.topology.num_nodes, num_heads // kv_heads
         num_queries = group * (num_nodes - self.first)
         longest = self.width if window is None else min(self.width, window + num_nodes)

@@ -208,7 +208,9 @@ def test_a_chain_is_split_from_so_many_keys_on(
     for width, is_split in ((least - 1, False), (least, True)):
         begins = torch.tensor([0])
         plan = TwoPartPlan(kernel, begins, begins + width - num_nodes, chain, width)
-        assert (plan._make_parts(None, 4, 2, torch.float64, cpu).num_splits > 1) == is_split
+        assert (
+            plan._make_parts(two_part._LayerKind(None, 4, 2, torch.float64, cpu)).num_splits > 1
+        ) == is_split
 
 
 class TestMerge:
