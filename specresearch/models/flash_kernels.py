@@ -244,10 +244,13 @@ def attend_masked(
     bias: Float[Tensor, "B H R E"],
     scale: float,
 ) -> tuple[Float[Tensor, "B H R D"], Float[Tensor, "B H R"]]:
-    """Attend under a mask; return output and log-sum-exp.
+    """Attend under a mask; return output and natural log-sum-exp of the scores.
+
+    These are the fused kernels below `scaled_dot_product_attention`, which keeps the log-sum-exp
+    to itself.
 
     Args:
-        bias: 0 or -inf, as `mask_of` makes it.
+        bias: 0 or -inf, as `mask_of` makes it; every query sees at least one key.
     """
     if query.device.type == "cuda":
         out, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(

@@ -99,6 +99,7 @@ def join_projections(model: nn.Module) -> int:
 
     Layers of other classes (quantized or adapted ones) and layers with hooks stay.
     """
+    split_projections(model)  # parameters that were moved since lie apart
     num_joined = 0
     for attention in list(model.modules()):
         layers = [getattr(attention, name, None) for name in NAMES]

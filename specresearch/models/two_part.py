@@ -2,7 +2,7 @@
 
 All nodes see the same prefix, so it needs no mask, and the kernel reads every slot in place. The
 nodes see one another as `Topology.ancestors` says. Under a sliding window, deeper nodes see less of
-the prefix; its columns that only some nodes see join the explicit part. One softmax over the parts'
+the prefix; its columns that only some nodes see join the nodes. One softmax over the parts'
 log-sum-exp weighs their outputs.
 
 A chain is one causal call, unless long keys are split.
@@ -30,7 +30,7 @@ from specresearch.proposal import Topology
 QUERIES_OF_BLOCK = 128  # that a kernel gives to one multiprocessor
 FEW_QUERIES = 64  # of a block, so that a multiprocessor may have two
 MIN_SPLIT = 256  # keys that pay for a block
-MIN_SPLIT_CHAIN = 2048  # keys of a chain that pay for an explicit part and a merge
+MIN_SPLIT_CHAIN = 2048  # keys of a chain that pay for a mask and a merge
 
 
 class _LayerKind(NamedTuple):
@@ -50,8 +50,8 @@ class _Parts:
     Attributes:
         group: Query heads folded into the rows of the kernel's queries.
         num_splits: Stretches of each row; all rows come once for each split.
-        columns: The explicit part, an index into all columns of the cache; None if the kernel
-            attends to everything.
+        columns: The part under a mask, an index into all columns of the cache; None if the
+            kernel attends to everything.
         bias: -inf where a node does not see such a column, else 0.
     """
 
@@ -185,7 +185,7 @@ class TwoPartPlan:
         num_partial = 0 if window is None else min(self.topology.max_depth, window - 1)
         stretches = self._stretches(first_seen(starts + num_partial), starts, num_splits)
         sequences = Sequences.of(num_queries, *stretches, device, longest=longest)
-        columns, hidden = self._explicit(window, num_partial, device)
+        columns, hidden = self._masked(window, num_partial, device)
         hidden = hidden.expand(len(starts), -1, -1, -1).repeat(1, 1, group, 1)
         return _Parts(sequences, group, num_splits, columns, mask_of(hidden, kv_heads, dtype))
 
@@ -199,10 +199,10 @@ class TwoPartPlan:
         lengths = torch.minimum(size, ends - pieces)
         return (self.bases + pieces).flatten(), lengths.flatten()
 
-    def _explicit(
+    def _masked(
         self, window: int | None, num_partial: int, device: torch.device
     ) -> tuple[Int[Tensor, "B E"], Bool[Tensor, "#B 1 N E"]]:
-        """Return the columns of the explicit part and which node does not see which.
+        """Return the columns of the part under a mask and which node does not see which.
 
         Args:
             num_partial: Columns of the prefix that some nodes see, and others not.

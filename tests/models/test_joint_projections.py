@@ -33,7 +33,9 @@ def test_outputs_are_the_same(architecture: str) -> None:
     expected = logits(model)
     names = list(model.state_dict())
     assert join_projections(model) == 2  # layers
-    assert join_projections(model) == 0
+    before = [weight.data_ptr() for weight in model.parameters()]
+    assert join_projections(model) == 2
+    assert [weight.data_ptr() for weight in model.parameters()] == before  # nothing was copied
     assert list(model.state_dict()) == names
     with torch.no_grad():
         for _ in range(2):
@@ -97,7 +99,11 @@ def test_a_converted_model_multiplies_by_its_own_weights() -> None:
         for parameter in model.parameters():
             parameter.mul_(1.5)
         found = logits(model)
-    torch.testing.assert_close(found, logits(model))
+        torch.testing.assert_close(found, logits(model))
+        assert model.model.layers[0].self_attn.q_proj.product is None
+        join_projections(model)
+        assert model.model.layers[0].self_attn.q_proj.product is not None
+        torch.testing.assert_close(found, logits(model))
 
 
 def test_split_layers_can_be_trained_and_saved(tmp_path: Path) -> None:
