@@ -15,8 +15,8 @@ from specresearch.device_bench.attention import wide_tree
 from specresearch.device_bench.bench import Bench, UnreadPrompts, sharing_weights
 from specresearch.device_bench.device import CudaDevice, seconds
 from specresearch.device_bench.scale import REAL
-from specresearch.models import flash_kernels
 from specresearch.models.flash_kernels import KERNELS, FlashKernel
+from specresearch.models.kernel_choice import LayerShape, failure_of
 from specresearch.proposal import Proposal, Topology
 
 CONTEXT, REPEATS, PROFILED, SHOWN = 1024, 20, 3, 20
@@ -66,15 +66,15 @@ def show_kernels(device: CudaDevice, run: Callable[[], None], name: str) -> None
 
 @torch.inference_mode()
 def main() -> None:
-    bench = Bench(CudaDevice(), REAL)
-    gpu = bench.device.device
+    device = CudaDevice()
+    bench, gpu = Bench(device, REAL), device.device
     trees = {
         "one token": Topology.chain(1, gpu),
         "chain of 6": Topology.chain(6, gpu),
         "tree of 61": wide_tree(61, gpu),
     }
-    shape = flash_kernels.LayerShape(gpu, REAL.dtype, 128, has_window=False)
-    kernels = [k for k in KERNELS["cuda"] if flash_kernels._failure(k, shape) is None]
+    shape = LayerShape(gpu, REAL.dtype, 128, has_window=False)
+    kernels = [k for k in KERNELS["cuda"] if failure_of(k, shape) is None]
     cases: list[tuple[str, Callable[[], None]]] = []
     for kernel in kernels:
         for compile in (False, True):
@@ -83,9 +83,9 @@ def main() -> None:
             for name, tree in trees.items():
                 cases.append((f"{name}, {kernel.name}, {layers}", passes_of(target, tree)))
     for name, run in cases:
-        show_time(bench.device, run, name)
+        show_time(device, run, name)
     for name, run in cases:
-        show_kernels(bench.device, run, name)
+        show_kernels(device, run, name)
 
 
 if __name__ == "__main__":

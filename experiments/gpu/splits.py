@@ -15,8 +15,9 @@ from torch import Tensor
 
 from specresearch.device_bench.attention import wide_tree
 from specresearch.device_bench.device import CudaDevice, seconds
-from specresearch.models import flash_kernels, two_part
-from specresearch.models.flash_kernels import KERNELS, FlashKernel, LayerShape
+from specresearch.models import two_part
+from specresearch.models.flash_kernels import KERNELS, FlashKernel
+from specresearch.models.kernel_choice import LayerShape, failure_of
 from specresearch.models.two_part import TwoPartPlan
 from specresearch.proposal import Topology
 
@@ -44,9 +45,7 @@ def main() -> None:
     device = CudaDevice()
     gpu = device.device
     shape = LayerShape(gpu, torch.bfloat16, WIDTH, has_window=False)
-    kernels = [
-        kernel for kernel in KERNELS["cuda"] if flash_kernels._failure(kernel, shape) is None
-    ]
+    kernels = [kernel for kernel in KERNELS["cuda"] if failure_of(kernel, shape) is None]
     draw = partial(torch.randn, device=gpu, dtype=torch.bfloat16)
     trees = {"1": Topology.chain(1, gpu), "chain of 6": Topology.chain(6, gpu)}
     trees["tree of 61"] = wide_tree(61, gpu)

@@ -11,9 +11,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specresearch.models import loading
 from specresearch.models.compiled import CompiledForward
-from specresearch.models.flash_kernels import FlashKernel, NoKernelError, find_kernel
+from specresearch.models.flash_kernels import FlashKernel
 from specresearch.models.hf_adapter import FINAL_NORM, length_limit
 from specresearch.models.hf_model import HFModel, ModelOutput
+from specresearch.models.kernel_choice import NoKernelError, find_kernel
 from specresearch.models.kv_cache import SlotCache
 from specresearch.models.pass_graphs import PaddedPass, PassGraphs, Plan
 from specresearch.models.ragged import Packing

@@ -14,11 +14,11 @@ from specresearch.models.attention_plan import AttentionPlan, committed_position
 from specresearch.models.causal_lm import CausalLM
 from specresearch.models.eagle_format import CONVENTIONS
 from specresearch.models.eagle_head import EagleHead
-from specresearch.models.flash_kernels import LayerShape, NoKernelError, find_kernel
 from specresearch.models.fused_norms import fuse_norms
 from specresearch.models.head_fit import lm_head_of
 from specresearch.models.hf_adapter import SLOT_ATTENTION
 from specresearch.models.joint_projections import join_projections
+from specresearch.models.kernel_choice import LayerShape, NoKernelError, find_kernel
 from specresearch.models.pass_graphs import PassGraphs, Plan
 from specresearch.models.slot_model import SlotModel
 from specresearch.proposal import Topology, upload

@@ -19,7 +19,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from specresearch.models.attention import slot_attention
 from specresearch.models.attention_plan import AttentionPlan, GivenBiases
-from specresearch.models.flash_kernels import LayerShape, NoKernelError
+from specresearch.models.kernel_choice import LayerShape, NoKernelError
 from specresearch.models.kv_cache import Region, SlotCache
 from specresearch.models.two_part import TwoPartPlan
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specresearch import CausalLM, Engine, SamplingParams
-from specresearch.models import flash_kernels
-from specresearch.models.flash_kernels import KERNELS, FlashKernel, LayerShape
+from specresearch.models.flash_kernels import KERNELS, FlashKernel
 from specresearch.models.graphs import GraphInput, Graphs
+from specresearch.models.kernel_choice import COARSE, LayerShape, error_of_example
 from specresearch.proposal import Proposal, Topology
 from specresearch.proposers import DraftModel, NGram
 from tests.tiny_models import VOCAB, build
@@ -72,12 +72,12 @@ def test_kernels_compute_small_examples(
 ) -> None:
     shape = LayerShape(torch.device("cuda", 0), dtype, width, has_window)
     try:
-        error = flash_kernels._error_of_example(kernel, shape)
+        error = error_of_example(kernel, shape)
     except (ImportError, RuntimeError) as reason:
         if not kernel.is_package:
             raise
         pytest.skip(f"{kernel.name} is not installed, or was built for less: {reason}")
-    assert error < flash_kernels.COARSE
+    assert error < COARSE
 
 
 @pytest.mark.parametrize("attention", ["slot", "two_part"])

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from specresearch.models import flash_kernels
-from specresearch.models.flash_kernels import (
-    KERNELS,
-    FlashKernel,
+from specresearch.models import kernel_choice
+from specresearch.models.flash_kernels import KERNELS, FlashKernel, Sequences
+from specresearch.models.kernel_choice import (
     LayerShape,
     NoKernelError,
-    Sequences,
+    error_of_example,
+    failure_of,
     find_kernel,
 )
 
@@ -152,7 +152,7 @@ def install(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
 
 @pytest.fixture(autouse=True)
 def forget() -> None:
-    flash_kernels._failure.cache_clear()
+    failure_of.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_packages_get_arguments_in_their_order(
     kernel: FlashKernel, module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, module)
-    assert flash_kernels._error_of_example(kernel, SHAPE) < 1e-12
+    assert error_of_example(kernel, SHAPE) < 1e-12
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -316,13 +316,13 @@ def _not_a_number(*args: Any) -> Attended:
 def test_negative_control_a_masked_kernel_that_computes_wrongly_serves_no_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    attend_masked = flash_kernels.attend_masked
+    attend_masked = kernel_choice.attend_masked
 
     def without_mask(*args: Any) -> Attended:
         query, keys, values, bias, scale = args
         return attend_masked(query, keys, values, torch.zeros_like(bias), scale)
 
-    monkeypatch.setattr(flash_kernels, "attend_masked", without_mask)
+    monkeypatch.setattr(kernel_choice, "attend_masked", without_mask)
     with pytest.raises(NoKernelError, match="a small example is wrong by"):
         find_kernel([SHAPE])
 
