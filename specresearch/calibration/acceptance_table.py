@@ -12,13 +12,13 @@ from specresearch.proposers.sequoia import RankTable
 from specresearch.tree_paths import along_paths, flat_parents
 
 ONE_DEPTH = 1  # of tables for shapes whose depth is not chosen
-STRETCH = 12  # steps of a request over which acceptance is taken to be even
-PRIOR_STEPS = 2  # that the acceptance of a stretch is shrunk to that of all with
+STRETCH = 16  # tokens over which acceptance is taken to be even
+PRIOR_STEPS = 0.5  # as in all stretches, that each one is taken to have had besides its own
 
 
 @dataclass
 class _Stretch:
-    """Steps of one request, one after another.
+    """Steps of one request, one after another, that deliver `STRETCH` tokens or a few more.
 
     Attributes:
         accepted: How often the node of this place was accepted, by limit of depth - 1.
@@ -110,7 +110,7 @@ class AcceptanceTable:
     def _stretch(self, id: str) -> _Stretch:
         """Return the stretch that a request is in."""
         stretches = self._requests.setdefault(id, [])
-        if not stretches or stretches[-1].num_steps == STRETCH:
+        if not stretches or (stretches[-1].num_steps and stretches[-1].num_tokens >= STRETCH):
             shape = (self.largest.depth or ONE_DEPTH, self.largest.num_draft_tokens)
             stretches.append(_Stretch(np.zeros(shape, np.int64), np.zeros(shape, np.int64)))
         return stretches[-1]
@@ -171,10 +171,17 @@ class AcceptanceTable:
 
     @cached_property
     def _tokens(self) -> Float[np.ndarray, "S D N"]:
-        """Tokens of a step in every shape, by stretch."""
+        """Tokens of a step in every shape, by stretch.
+
+        Places that a stretch has seldom drafted are filled with the mean acceptance there, times
+        how much more the stretch accepts than the mean where it has drafted.
+        """
         by_stretch = []
         for stretch in self._stretches:
-            hits = stretch.accepted + PRIOR_STEPS * self._rates
+            prior = PRIOR_STEPS * self._rates
+            foreseen = (stretch.drafted * self._rates).sum() + prior.sum()
+            ease = (stretch.accepted.sum() + prior.sum()) / max(foreseen, 1e-9)
+            hits = stretch.accepted + np.minimum(ease * prior, PRIOR_STEPS)
             by_stretch.append(1 + (hits / (stretch.drafted + PRIOR_STEPS)).cumsum(1))
         return np.stack(by_stretch)
 

@@ -83,6 +83,18 @@ def test_steps_count_by_the_text_they_stand_for() -> None:
     assert table.evenness(DraftShape(9, "chain")) == pytest.approx(tokens / 5.5)
 
 
+def test_places_that_a_stretch_has_seldom_drafted_follow_its_other_places() -> None:
+    """One long draft in twelve: the mean of easy and hard text says little about either."""
+    table = AcceptanceTable(DraftShape(9, "chain"))
+    for id, is_easy in (("easy", True), ("hard", False)):
+        stretch = table._stretch(id)
+        stretch.num_steps, stretch.num_tokens = 12, 100
+        stretch.drafted[:] = [12] + [1] * 8
+        stretch.accepted[:] = stretch.drafted * is_easy
+    tokens = table.acceptance(DraftShape(9, "chain")).tokens
+    assert tokens == pytest.approx(2 / (1 / 10 + 1 / 1), rel=0.25)
+
+
 def test_without_any_step_nothing_is_accepted() -> None:
     measurement = ShapeMeasurement([DraftShape(3, "chain")])
     table = measurement.tables[DraftShape(3, "chain").kind]
