@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from specresearch.engine import Step
 from specresearch.proposers.draft_shape import DraftShape
 from specresearch.proposers.sequoia import RankTable
+from specresearch.request import RequestState
 from specresearch.tree_paths import along_paths, flat_parents
 
 ONE_DEPTH = 1  # of tables for shapes whose depth is not chosen
@@ -54,8 +55,8 @@ class AcceptanceTable:
     given.
 
     Long drafts pass through easy text in few steps, short ones and plain steps in many. So steps
-    are weighted by the text that they stand for: every request counts the same, and within one
-    every stretch counts by its tokens.
+    are weighted by the text that they stand for: a request counts by the tokens of its output, or
+    the most it may have if it is not finished, and within one every stretch counts by its tokens.
 
     Args:
         largest: The largest shape, with as many drafts as there are places.
@@ -70,6 +71,7 @@ class AcceptanceTable:
         self.by_rank = RankTable()
         self.num_rows = 0
         self._requests: dict[str, list[_Stretch]] = {}
+        self._lengths: dict[str, int] = {}  # of outputs
 
     def add(self, step: Step, shape: DraftShape) -> None:
         """Count a step that drafted in a shape of this kind.
@@ -81,8 +83,7 @@ class AcceptanceTable:
         depths = (drafts.depth * drafts.acceptable).max(1)
         for b, row in enumerate(step.batch.rows):
             num_new = step.delivery.num_new[b]
-            stretch = self._stretch(row.id)
-            stretch.num_tokens += num_new
+            stretch = self._add_tokens(row, num_new)
             room = row.num_remaining + num_new - 1
             if not room:
                 continue
@@ -105,7 +106,14 @@ class AcceptanceTable:
     def add_plain(self, step: Step) -> None:
         """Count the tokens of a step without drafts among others."""
         for row, num_new in zip(step.batch.rows, step.delivery.num_new, strict=True):
-            self._stretch(row.id).num_tokens += num_new
+            self._add_tokens(row, num_new)
+
+    def _add_tokens(self, row: RequestState, num_new: int) -> _Stretch:
+        stretch = self._stretch(row.id)
+        stretch.num_tokens += num_new
+        num_missing = 0 if row.finish_reason else row.num_remaining
+        self._lengths[row.id] = len(row.output_ids) + num_missing
+        return stretch
 
     def _stretch(self, id: str) -> _Stretch:
         """Return the stretch that a request is in."""
@@ -144,11 +152,11 @@ class AcceptanceTable:
         if not self._stretches:
             return Acceptance(1.0, 1.0)
         place = (shape.depth or ONE_DEPTH) - 1, shape.num_draft_tokens - 1
-        num_steps, shares = self._weights
+        num_tokens, shares = self._weights
         tokens = self._tokens[:, *place]
-        steps = num_steps / tokens  # that such drafts take for as much text
+        steps = num_tokens / tokens  # that such drafts take for as much text
         length = 1 + float((steps * (tokens - 1)).sum() / max((steps * shares).sum(), 1e-9))
-        return Acceptance(float(num_steps.sum() / steps.sum()), length)
+        return Acceptance(float(num_tokens.sum() / steps.sum()), length)
 
     def evenness(self, shape: DraftShape) -> float:
         """Return the tokens of such steps over those that the mean acceptance would give."""
@@ -187,13 +195,13 @@ class AcceptanceTable:
 
     @cached_property
     def _weights(self) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, " S"]]:
-        """The share of the text that each stretch stands for, and of its steps with drafts."""
+        """The tokens of text that each stretch stands for, and its share of steps with drafts."""
         weights, shares = [], []
-        for stretches in self._requests.values():
+        for id, stretches in self._requests.items():
             total = sum(stretch.num_tokens for stretch in stretches if stretch.num_steps)
             for stretch in stretches:
                 if stretch.num_steps:
-                    weights.append(stretch.num_tokens / total)
+                    weights.append(self._lengths[id] * stretch.num_tokens / total)
                     shares.append(1 - stretch.num_undrafted / stretch.num_steps)
         return np.array(weights), np.array(shares)
 

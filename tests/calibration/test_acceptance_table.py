@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_models import VOCAB, build, letters_tokenizer
 
-from specresearch import CausalLM, Engine, SamplingParams, Step
+from specresearch import CausalLM, Engine, Request, SamplingParams, Step
 from specresearch.calibration.acceptance_table import AcceptanceTable
 from specresearch.calibration.measurement import ShapeMeasurement
 from specresearch.calibration.shape_times import Medians
@@ -72,8 +72,9 @@ def test_a_smaller_tree_accepts_what_the_larger_one_foretells(temperature: float
 def test_steps_count_by_the_text_they_stand_for() -> None:
     """Half of the text is predictable; half of the steps in it would overstate it."""
     table = AcceptanceTable(DraftShape(9, "chain"))
-    easy, hard = table._stretch("easy"), table._stretch("hard")
-    for stretch, num_accepted in ((easy, 9), (hard, 0)):
+    for id, num_accepted in (("easy", 9), ("hard", 0)):
+        table._lengths[id] = 500
+        stretch = table._stretch(id)
         stretch.num_steps = 10
         stretch.num_tokens = 100
         stretch.drafted[:] = 1000
@@ -83,10 +84,31 @@ def test_steps_count_by_the_text_they_stand_for() -> None:
     assert table.evenness(DraftShape(9, "chain")) == pytest.approx(tokens / 5.5)
 
 
+def test_a_request_counts_by_its_output_or_by_what_it_may_still_become() -> None:
+    shape = DraftShape(2, "chain")
+    table = AcceptanceTable(shape)
+    drafter = DraftModel(model(0.1), 2)
+    engine = Engine(
+        model(), drafter, max_batch_size=2, observers=[lambda step: table.add(step, shape)]
+    )
+    (output,) = engine.generate_all([PROMPT], SamplingParams(temperature=0.0, max_new_tokens=7))
+    last = output.token_ids[-1]
+    ended = SamplingParams(temperature=0.0, max_new_tokens=30, stop_token_ids=[last])
+    engine.submit(Request(PROMPT, ended, id="ended"))
+    unfinished = SamplingParams(temperature=0.0, max_new_tokens=40)
+    engine.submit(Request(PROMPT[::-1], unfinished, id="unfinished"))
+    while "ended" not in {finished.id for finished in engine.pop_finished()}:
+        engine.step()
+    engine.abort()
+    assert table._lengths["ended"] == 1 + list(output.token_ids).index(last)
+    assert table._lengths["unfinished"] == 40
+
+
 def test_places_that_a_stretch_has_seldom_drafted_follow_its_other_places() -> None:
     """One long draft in twelve: the mean of easy and hard text says little about either."""
     table = AcceptanceTable(DraftShape(9, "chain"))
     for id, is_easy in (("easy", True), ("hard", False)):
+        table._lengths[id] = 500
         stretch = table._stretch(id)
         stretch.num_steps, stretch.num_tokens = 12, 100
         stretch.drafted[:] = [12] + [1] * 8
