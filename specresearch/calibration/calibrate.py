@@ -149,7 +149,8 @@ class Calibration:
                 measurement.add(step, shape)  # first calls are slow
 
         num_steps, num_prompts = LEAST_STEPS, LEAST_PROMPTS
-        if not self.proposer.models:
+        parts = self.proposer.proposers or (self.proposer,)
+        if not all(part.models for part in parts):
             num_steps, num_prompts = LEAST_STEPS_OF_LOOKUPS, LEAST_PROMPTS_OF_LOOKUPS
         end = _Progress(effort * num_steps, effort * SECONDS)
         share = _Progress(num_steps / num_prompts, SECONDS / num_prompts)  # of a request
