@@ -14,7 +14,7 @@ from specresearch.tree_paths import along_paths, flat_parents
 
 ONE_DEPTH = 1  # of tables for shapes whose depth is not chosen
 STRETCH = 16  # tokens over which acceptance is taken to be even
-PRIOR_STEPS = 0.5  # as in all stretches, that each one is taken to have had besides its own
+PRIOR_STEPS = 0.5  # of mean acceptance, that a stretch is taken to have had besides its own
 
 
 @dataclass

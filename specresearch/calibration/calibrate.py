@@ -22,7 +22,8 @@ from specresearch.sampling import SamplingParams
 SECONDS = 2.0  # of decoding
 LEAST_STEPS = 150  # where steps are slow: for a mean acceptance length within about a tenth
 LEAST_PROMPTS = 6  # prompts differ more than the positions of one output do
-# What drafts from the output itself finds more towards its end, and its steps are cheap.
+# What drafts from the output itself, as parts of a cascade may, finds more towards its end, and its
+# steps are cheap.
 LEAST_STEPS_OF_LOOKUPS, LEAST_PROMPTS_OF_LOOKUPS = 300, 3
 CONFIRMATION = 0.5  # of all that
 STEPS_IN_A_ROW = 6  # the first does not count: other passes drove its weights out of caches

@@ -5,9 +5,11 @@ from machine import Machine, calibration_of
 
 from specresearch.acceptance import Rejection
 from specresearch.calibration import leave_to_controller, settle_shape
+from specresearch.calibration.calibrate import LEAST_STEPS, LEAST_STEPS_OF_LOOKUPS
 from specresearch.calibration.choose import choose
 from specresearch.calibration.scope import Scope
 from specresearch.controllers import Fixed, Goodput
+from specresearch.proposers import Cascade, DraftModel, NGram
 from specresearch.shape_store import ShapeChoice
 
 NEAR = 0.95  # of the best speed: acceptance is known from few steps
@@ -54,6 +56,19 @@ def test_a_drafter_that_does_not_pay_drafts_nothing(machine: Machine, acceptance
     assert choice.best.num_draft_tokens > 0
     assert choice.predicted_speedup < 1.03
     assert str(choice).startswith("auto decodes plainly, since no draft is expected to pay")
+
+
+@pytest.mark.filterwarnings("ignore:the target is:UserWarning")
+def test_a_cascade_is_decoded_as_long_as_its_lookup() -> None:
+    draft = calibration_of(Machine(), 0.5).target
+    num_steps: list[int] = []
+    parts = [NGram(), DraftModel(draft)]
+    for proposer in (DraftModel(draft, "auto"), Cascade(parts, "auto")):
+        calibration = calibration_of(Machine(), 0.5)
+        calibration.proposer = proposer
+        calibration.measure(Scope.of(proposer, Rejection(), Fixed()))
+        num_steps.append(calibration._num_steps)
+    assert num_steps == [LEAST_STEPS, LEAST_STEPS_OF_LOOKUPS]
 
 
 def test_a_measured_shape_is_kept_and_used_again() -> None:
