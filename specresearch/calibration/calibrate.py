@@ -160,7 +160,8 @@ class Calibration:
         try:
             while not progress.has_passed(end):
                 while len(begun) < self.batch_size:
-                    id = engine.submit(Request(next(self._prompts), self.sampling))
+                    id = str(self._num_requests)  # every engine would count from 0
+                    engine.submit(Request(next(self._prompts), self.sampling, id=id))
                     begun[id] = progress
                     self._num_requests += 1
                 shape, counts = next(turns)

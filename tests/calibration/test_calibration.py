@@ -71,6 +71,16 @@ def test_a_cascade_is_decoded_as_long_as_its_lookup() -> None:
     assert num_steps == [LEAST_STEPS, LEAST_STEPS_OF_LOOKUPS]
 
 
+def test_requests_of_a_second_confirmation_are_others() -> None:
+    calibration = calibration_of(Machine(), 0.5)
+    (shape,) = calibration.proposer.shapes
+    measurement = calibration.confirm(shape)
+    requests = measurement.tables[shape.kind]._requests
+    first = set(requests)
+    calibration.confirm(shape, measurement)
+    assert len(requests) > 1.5 * len(first)
+
+
 def test_a_measured_shape_is_kept_and_used_again() -> None:
     machine = Machine(node=0.05, draft=0.1)
     first = settle_shape(calibration_of(machine, 0.8), Fixed(), "prompts")
