@@ -63,6 +63,8 @@ class OutputComparison:
         num_equal: How many of these are equal.
         scores: Scores of the side's sampled outputs, if they were checked.
         baseline: Scores of the baseline's.
+        num_unlike: Later turns of a conversation whose earlier replies differ already, so that
+            they answer other prompts. They are not compared.
     """
 
     statement: str
@@ -71,6 +73,7 @@ class OutputComparison:
     differences: tuple[Difference, ...] = ()
     scores: OutputScores | None = None
     baseline: OutputScores | None = None
+    num_unlike: int = 0
 
     @property
     def num_ties(self) -> int:
@@ -156,19 +159,25 @@ class OutputComparison:
         """Compare greedy outputs token by token.
 
         Args:
+            requests: A turn of a conversation comes after those before it.
             logit_gap: Returns the target's gap at an output position of a baseline's row.
             max_examined: How many differences to examine; None for all.
         """
         rows = list(requests)
         baseline = {(row.key.repeat, row.id): row for row in rows if row.key.side == BASELINE}
-        num_compared = 0
+        num_compared = num_unlike = 0
         unequal = []
-        for row in rows:
-            if row.key.side == side:
-                num_compared += 1
-                plain = baseline[row.key.repeat, row.id]
-                if plain.token_ids != row.token_ids:
-                    unequal.append((plain, row))
+        parted: set[tuple[int, str]] = set()  # conversations with a reply that differs
+        for row in (row for row in rows if row.key.side == side):
+            conversation = row.key.repeat, row.row
+            if row.turn and conversation in parted:
+                num_unlike += 1
+                continue
+            num_compared += 1
+            plain = baseline[row.key.repeat, row.id]
+            if plain.token_ids != row.token_ids:
+                unequal.append((plain, row))
+                parted.add(conversation)
         differences = []
         for plain, row in unequal[:max_examined]:
             difference = Difference.between(plain, row)
@@ -177,7 +186,12 @@ class OutputComparison:
             differences.append(difference)
         num_equal = num_compared - len(unequal)
         statement = _greedy_statement(num_compared, num_equal, differences)
-        return OutputComparison(statement, num_compared, num_equal, tuple(differences))
+        if num_unlike:
+            turns = "turn that answers" if num_unlike == 1 else "turns that answer"
+            statement += f"; not compared: {num_unlike} later {turns} a reply that differs"
+        return OutputComparison(
+            statement, num_compared, num_equal, tuple(differences), num_unlike=num_unlike
+        )
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -186,6 +200,7 @@ class OutputComparison:
             "outputs_equal": self.num_equal == self.num_compared if self.num_compared else None,
             "num_outputs_equal": self.num_equal if self.num_compared else None,
             "num_outputs_compared": self.num_compared,
+            "num_outputs_unlike": self.num_unlike,
             "num_rounding_ties": self.num_ties,
             "output_statement": self.statement,
             "output_p_value": self.scores and self.scores.p_value,

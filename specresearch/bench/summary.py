@@ -47,6 +47,8 @@ RUN_DEFINITIONS = DEFINITIONS | {
     "of the repeat; cold: it may not; null: the method learns nothing that it could keep",
     "outputs_equal": "every greedy output of the method equals the baseline's token for token; "
     "null for sampled runs",
+    "num_outputs_unlike": "later turns of conversations in which an earlier reply differs already: "
+    "they answer other prompts, so they are not compared",
     **SCORE_DEFINITIONS,
     **MEMORY_DEFINITIONS,
     "num_prompts_cut": "prompts shortened to fit dataset.max_prompt_tokens and target.max_len - "

@@ -15,6 +15,7 @@ from specresearch.bench.output_verdict import Output, OutputVerdict
 from specresearch.bench.outputs import OutputComparison
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers import NGram
+from specresearch.rows import RequestRow
 from tests.loadtest.load_rows import request
 
 Make = Callable[..., Runner]
@@ -109,3 +110,32 @@ def test_differences_that_nobody_examined_are_not_called_changes() -> None:
     assert found == [OutputVerdict.UNKNOWN, OutputVerdict.UNKNOWN, OutputVerdict.CHANGED]
     assert [each.is_wrong for each in (unexamined, half, wrong)] == [False, False, True]
     assert Output.of(wrong.figures, lossless=False).verdict is OutputVerdict.LOSSY
+
+
+def turn(number: int, side: str, token_ids: tuple[int, ...]) -> RequestRow:
+    row = request(number, 0.0, side=side)
+    return replace(row, id=f"chat/{number}", row="chat", turn=number, token_ids=token_ids)
+
+
+def test_a_turn_that_answers_another_reply_is_no_change() -> None:
+    """Its prompt differs, so the target's logits after the baseline's say nothing about it."""
+    error = LogitGap(9.0, 9.0, "bfloat16", is_rounding=False)
+    tie = LogitGap(0.0, 9.0, "bfloat16", is_rounding=True)
+    plain = [turn(number, "baseline", (1, 2)) for number in range(4)]
+    other = [turn(number, "method", (1, 2)) for number in range(4)]
+    other[1], other[2] = turn(1, "method", (1, 3)), turn(2, "method", (7, 7))
+
+    def gap(row: RequestRow, position: int) -> LogitGap:
+        return tie if row.turn == 1 else error
+
+    found = OutputComparison.greedy([*plain, *other], gap)
+    assert found.statement.startswith("output unchanged but for rounding: 1 of 2")
+    later = "not compared: 2 later turns that answer a reply that differs"
+    assert found.statement.endswith(f"; {later}")
+    assert found.figures["num_outputs_unlike"] == 2
+    assert not found.is_wrong
+
+    other[1] = turn(1, "method", (1, 2))
+    alone = OutputComparison.greedy([*plain, *other], gap)
+    assert (alone.num_compared, alone.num_unlike) == (3, 1)
+    assert alone.is_wrong  # its prompt was the same
