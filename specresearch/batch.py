@@ -1,15 +1,16 @@
 """The batch of one step, and what a step delivers to its requests."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from specresearch.clock import Clock
+from specresearch.judgement import Judgement
 from specresearch.proposal import Proposal, Verdict, upload
 from specresearch.readback import Readback
 from specresearch.request import RequestState
@@ -124,47 +125,60 @@ class Batch:
     ) -> "Delivery":
         """Append accepted and new tokens, cut at end tokens, stop strings and limits.
 
-        This brings the verdict and the drafts to the host, in one transfer with `readback`.
+        This brings the verdict and its drafts to the host, in one transfer with `readback`.
 
         Args:
             faults: For each row a key of `FAULTS`, which fails the row, or 0.
             readback: What else the host needs of this step.
         """
-        readback = readback or Readback()
-        scalars = [verdict.num_accepted, verdict.next_token, proposal.lengths]
-        if faults is not None:
-            scalars.append(faults)
-        packed = readback.add(torch.stack(scalars, dim=1))
-        path = readback.add(verdict.path)
-        expected = None if verdict.expected is None else readback.add(verdict.expected)
-        drafts = HostDrafts.pending(proposal, readback)
-        readback.fetch()
-        return self._deliver(
-            drafts(), packed.values, path.values, None if expected is None else expected.values
+        return self.deliver(
+            Judgement.of(proposal, verdict, faults),
+            readback or Readback(),
+            is_chain=proposal.topology.is_chain,
         )
 
-    def _deliver(
+    def deliver(
         self,
-        drafts: "HostDrafts",
-        scalars: Int[Tensor, "B _"],
-        path: Int[Tensor, "B D"],
-        expected: Float[Tensor, "B M"] | None,
+        judgement: Judgement,
+        readback: Readback,
+        *,
+        is_chain: bool,
+        faults: Mapping[int, int] | None = None,
     ) -> "Delivery":
-        """Give the rows their tokens; everything lies on the host."""
+        """Append the tokens of a judgement, as `append` does.
+
+        Args:
+            faults: Keys of `FAULTS` that the host knows of, by row; they replace what the
+                judgement says of these rows.
+        """
+        packed = readback.add(judgement.packed)
+        readback.fetch()
+        columns, values = judgement.columns, packed.values.numpy()
+        whole = values[:, : columns.acceptable.stop].astype(np.int64)
+        scalars, path = whole[:, columns.scalars], whole[:, columns.path]
+        tokens, parents = whole[:, columns.tokens], whole[:, columns.parents]
+        drafts = HostDrafts(tokens, parents, whole[:, columns.acceptable] > 0, is_chain)
         num_new: list[int] = []
         now = self.clock.now()
-        for b, (row, values) in enumerate(zip(self.rows, scalars.tolist(), strict=True)):
-            num_drafts, next_token, _, *fault = values
-            if any(fault):
-                row.fail(FAULTS[fault[0]])
+        for b, (row, said) in enumerate(zip(self.rows, scalars.tolist(), strict=True)):
+            num_drafts, next_token, _, fault = said
+            fault = (faults or {}).get(b, fault)
+            if fault:
+                row.fail(FAULTS[fault])
                 num_new.append(0)
             else:
-                accepted = drafts.tokens[b, path[b, 1 : num_drafts + 1].numpy()].tolist()
+                accepted = tokens[b, path[b, 1 : num_drafts + 1]].tolist()
                 num_new.append(row.deliver([*accepted, next_token], self.decode, now))
-        num_accepted = scalars[:, 0].clamp(max=torch.tensor(num_new))
-        is_cut_off = torch.arange(path.shape[1]) > num_accepted[:, None]
-        on_host = Verdict(path.masked_fill(is_cut_off, -1), num_accepted, scalars[:, 1], expected)
-        return Delivery(on_host, tuple(num_new), tuple(scalars[:, 2].tolist()), drafts)
+        num_accepted = np.minimum(scalars[:, 0], num_new)
+        path = np.where(np.arange(path.shape[1]) > num_accepted[:, None], -1, path)
+        expected = columns.expected and packed.values[:, columns.expected].to(judgement.dtype)
+        verdict = Verdict(
+            torch.from_numpy(path),
+            torch.from_numpy(num_accepted),
+            torch.from_numpy(scalars[:, 1]),
+            expected,
+        )
+        return Delivery(verdict, tuple(num_new), tuple(scalars[:, 2].tolist()), drafts)
 
 
 @dataclass(frozen=True)
@@ -185,22 +199,12 @@ class HostDrafts:
     def of(proposal: Proposal) -> "HostDrafts":
         """Bring the drafts of a proposal to the host."""
         readback = Readback()
-        drafts = HostDrafts.pending(proposal, readback)
-        readback.fetch()
-        return drafts()
-
-    @staticmethod
-    def pending(proposal: Proposal, readback: Readback) -> "Callable[[], HostDrafts]":
-        """Add what is needed to a readback; return a function to call once it is fetched."""
         parts = readback.add_all(
             [proposal.token_ids, proposal.topology.parents, proposal.acceptable]
         )
-
-        def make() -> HostDrafts:
-            tokens, parents, acceptable = (part.values.numpy() for part in parts)
-            return HostDrafts(tokens, parents, acceptable, proposal.topology.is_chain)
-
-        return make
+        readback.fetch()
+        tokens, parents, acceptable = (part.values.numpy() for part in parts)
+        return HostDrafts(tokens, parents, acceptable, proposal.topology.is_chain)
 
     def ancestors(self) -> "Iterator[Int[np.ndarray, 'B N']]":
         """Yield the parent of every node, then its grandparent and so on; -1 above the root."""

@@ -43,7 +43,8 @@ class Readback:
         self._pending.clear()
         if not away:
             return
-        joined = torch.cat([pending.values.flatten().double() for pending in away]).cpu()  # sync
+        flat = [pending.values.flatten().double() for pending in away]
+        joined = (torch.cat(flat) if flat[1:] else flat[0]).cpu()  # sync
         sizes = [pending.values.numel() for pending in away]
         for pending, part in zip(away, joined.split(sizes), strict=True):
             pending.values = part.view(pending.values.shape).to(pending.values.dtype)

@@ -72,8 +72,12 @@ class SamplingBatch:
     @cached_property
     def columns(self) -> Float[Tensor, "num B 1 1"]:
         """The settings of every row on the device, in the order of `_COLUMNS`."""
-        values = [[float(read(params)) for params in self.params] for read in _COLUMNS.values()]
-        return upload(values, self.device)[:, :, None, None]
+        values = upload(self.host_columns(), self.device, torch.float32)
+        return values.T[:, :, None, None]
+
+    def host_columns(self) -> list[list[float]]:
+        """Return the settings of every row, by row."""
+        return [[float(read(params)) for read in _COLUMNS.values()] for params in self.params]
 
     def column(self, name: str) -> Float[Tensor, "B 1 1"]:
         """Return one setting of every row, by its name in `_COLUMNS`."""

@@ -46,19 +46,23 @@ class Judge:
         """Return what the rows received, and the shift of the output if that is measured."""
         logits, readback = output.logits, Readback()
         allowed, failed = grammars.apply(logits)
-        verdict = self.rule(proposal, allowed, batch.sampling)
+        # A grammar may leave no token behind a draft, which is no fault of the target's.
+        faults = None if allowed is logits else find_faults(proposal, logits)
+        judgement = self.rule(proposal, allowed, batch.sampling, faults)
         wanted = readback.add_all(self.proposer.readback(batch, proposal, output))
-        logprobs = read_logprobs(batch, proposal, logits, verdict, readback)
+        logprobs = read_logprobs(batch, proposal, logits, judgement, readback)
         shift = None
         if self._measured is not None:
             with batch.clock.paused():
                 shift = read_shift(
-                    self._measured, proposal, allowed, verdict, batch.sampling, readback
+                    self._measured, proposal, allowed, judgement.verdict, batch.sampling, readback
                 )
-        faults = find_faults(proposal, logits)
-        if failed:
-            faults[failed] = GRAMMAR_FAULT
-        delivery = batch.append(proposal, verdict, faults, readback)
+        delivery = batch.deliver(
+            judgement,
+            readback,
+            is_chain=proposal.topology.is_chain,
+            faults=dict.fromkeys(failed, GRAMMAR_FAULT),
+        )
         if logprobs is not None:
             logprobs(delivery.num_new)
         fetched = tuple(pending.values for pending in wanted)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from specresearch.acceptance import node_rows
 from specresearch.batch import Batch
-from specresearch.proposal import Proposal, Verdict, upload
+from specresearch.judgement import Judgement
+from specresearch.proposal import Proposal, upload
 from specresearch.readback import Readback
 from specresearch.request import TokenLogprob
 
@@ -18,7 +19,7 @@ def read_logprobs(
     batch: Batch,
     proposal: Proposal,
     logits: Float[Tensor, "B N V"],
-    verdict: Verdict,
+    judgement: Judgement,
     readback: Readback,
 ) -> Callable[[Sequence[int]], None] | None:
     """Add to a readback what the requests ask for, if any does.
@@ -33,7 +34,7 @@ def read_logprobs(
     asking = [b for b, num_top in enumerate(wanted) if num_top is not None]
     if not asking:
         return None
-    index = upload(asking, logits.device)
+    index, verdict = upload(asking, logits.device), judgement.verdict
     path, num_accepted = verdict.path[index].clamp(min=0), verdict.num_accepted[index, None]
     accepted = proposal.token_ids[index].gather(1, path)[:, 1:]
     tokens = F.pad(accepted, (0, 1)).scatter(1, num_accepted, verdict.next_token[index, None])

@@ -1,18 +1,22 @@
 """Acceptance rules as graphs: some dozens of small operations launched as one."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from specresearch.acceptance import AcceptanceSampler
+from specresearch.engine.faults import find_faults
+from specresearch.judgement import Judgement, pack
 from specresearch.models.graphs import GraphInput, Tensors
 from specresearch.models.pass_graphs import ROWS, PassGraphs, at_least
-from specresearch.proposal import Proposal, Topology, Verdict
-from specresearch.sampling import ACCEPT_STREAM, SamplingBatch
+from specresearch.proposal import Proposal, Topology, upload
+from specresearch.sampling import ACCEPT_STREAM, SamplingBatch, at_least_float32
 
 MOST_LOGITS = 1 << 26  # beyond, a rule's operations take longer than their launches
 
@@ -31,19 +35,37 @@ class RuleGraphs:
         self.passes = passes if getattr(rule, "capturable", False) else None
 
     def __call__(
-        self, proposal: Proposal, logits: Float[Tensor, "B N V"], sampling: SamplingBatch
-    ) -> Verdict:
+        self,
+        proposal: Proposal,
+        logits: Float[Tensor, "B N V"],
+        sampling: SamplingBatch,
+        faults: Int[Tensor, " B"] | None = None,
+    ) -> Judgement:
+        """Judge a proposal, and look for faults in it unless they are given."""
+        case = self._case(proposal, logits, sampling, faults)
+        if case is None or self.passes is None:
+            verdict = self.rule(proposal, logits, sampling)
+            if faults is None:
+                faults = find_faults(proposal, logits)
+            return Judgement.of(proposal, verdict, faults)
+        (packed,) = self.passes.graphs.run(case.key, case.function(), case.inputs(), case.crop)
+        return case.judgement(packed)
+
+    def _case(
+        self,
+        proposal: Proposal,
+        logits: Float[Tensor, "B N V"],
+        sampling: SamplingBatch,
+        faults: Int[Tensor, " B"] | None,
+    ) -> "_Case | None":
+        """Return the case of a proposal, or None if it has no graph."""
         rows = at_least(len(logits), ROWS)
         if self.passes is None or rows is None or sampling.has_penalty:
-            return self.rule(proposal, logits, sampling)
+            return None
         num_nodes = at_least(logits.shape[1], self.passes.sizes)
         if num_nodes is None or rows * num_nodes * logits.shape[2] > MOST_LOGITS:
-            return self.rule(proposal, logits, sampling)
-        case = _Case(self.rule, proposal, logits, sampling, rows, num_nodes)
-        path, num_accepted, next_token, *expected = self.passes.graphs.run(
-            case.key, case.function(), case.inputs(), case.crop
-        )
-        return Verdict(path, num_accepted, next_token, expected[0] if expected else None)
+            return None
+        return _Case(self.rule, proposal, logits, sampling, faults, rows, num_nodes)
 
 
 @dataclass(frozen=True)
@@ -54,6 +76,7 @@ class _Case:
     proposal: Proposal
     logits: Float[Tensor, "B N V"]
     sampling: SamplingBatch
+    faults: Int[Tensor, " B"] | None
     rows: int
     num_nodes: int
 
@@ -66,6 +89,7 @@ class _Case:
             "scores": proposal.scores,
             "probe": proposal.probe,
             "parents": None if self.is_chain else self._parents(),
+            "faults": self.faults,
         }
         return {name: part for name, part in parts.items() if part is not None}
 
@@ -106,24 +130,32 @@ class _Case:
         return padded
 
     def inputs(self) -> list[GraphInput]:
-        sampling, proposal = self.sampling, self.proposal
-        columns, shape = sampling.columns, (self.rows, self.num_nodes)
-        uniforms = sampling.uniforms(ACCEPT_STREAM, self.num_nodes)
-        token_ids, lengths = proposal.token_ids, proposal.lengths
+        proposal, shape = self.proposal, (self.rows, self.num_nodes)
         parts = [
-            GraphInput.padded(token_ids, shape),
-            GraphInput.padded(lengths, shape[:1], fill=1),
+            GraphInput.padded(proposal.token_ids, shape),
+            GraphInput.padded(proposal.lengths, shape[:1], fill=1),
             GraphInput.padded(self.logits, shape),
-            GraphInput.padded(columns, (len(columns), self.rows), fill=1),
-            GraphInput.padded(uniforms, shape),
+            self._settings(),
         ]
         for name, part in self.optional.items():
             part = part.expand(len(self.logits), *part.shape[1:])
             if name == "parents":
                 parts.append(GraphInput(part, lambda row=part[:1]: row.expand(shape)))
             else:
-                parts.append(GraphInput.padded(part, shape))
+                parts.append(GraphInput.padded(part, shape[: part.ndim]))
         return parts
+
+    def _settings(self) -> GraphInput:
+        """Return the settings of every row and its draws, [B, num + N], which travel together."""
+        settings = np.array(self.sampling.host_columns())
+        draws = self.sampling.host_uniforms(ACCEPT_STREAM, self.num_nodes)
+        values = upload(np.concatenate([settings, draws], axis=1), self.logits.device)
+
+        def padding() -> Float[Tensor, "rows _"]:
+            ones = values.new_ones(self.rows, settings.shape[1])
+            return torch.cat([ones, values.new_zeros(self.rows, self.num_nodes)], dim=1)
+
+        return GraphInput(values, padding)
 
     def function(self) -> Callable[..., Tensors]:
         """Return what a graph captures; it keeps no tensor of this proposal but small ones."""
@@ -137,11 +169,13 @@ class _Case:
         )
 
     def crop(self, outputs: Tensors) -> Tensors:
-        path, *others = (output[: len(self.logits)] for output in outputs)
-        path = path[:, : self.proposal.topology.max_depth + 1]
-        if len(others) < 3:
-            return path, *others
-        return path, *others[:2], others[2][:, : self.logits.shape[1] - 1]
+        return tuple([output[: len(self.logits)] for output in outputs])
+
+    def judgement(self, packed: Float[Tensor, "B K"]) -> Judgement:
+        """Return what the graph made of the proposal."""
+        sizes = self.proposal.topology.max_depth + 1, self.logits.shape[1]
+        dtype = at_least_float32(self.logits[:0]).dtype
+        return Judgement(packed, (self.bounds[0] + 1, self.num_nodes), sizes, dtype)
 
 
 def _judge(
@@ -149,8 +183,7 @@ def _judge(
     token_ids: Int[Tensor, "B N"],
     lengths: Int[Tensor, " B"],
     logits: Float[Tensor, "B N V"],
-    columns: Float[Tensor, "num B 1 1"],
-    uniforms: Float[Tensor, "B N"],
+    settings: Float[Tensor, "B _"],
     *optional: Tensor,
     sampling: SamplingBatch,
     bounds: tuple[int, int] | None,
@@ -160,6 +193,7 @@ def _judge(
     """Judge a proposal in the buffers of a graph.
 
     Args:
+        settings: Of sampling, as `_Case` uploads them.
         optional: The parts of the proposal that `names` names.
         sampling: Decides which operations run; its numbers are in the buffers.
         bounds: Of the tree's depth and children; None for a chain.
@@ -179,6 +213,10 @@ def _judge(
         scores=parts.get("scores"),
         probe=parts.get("probe"),
     )
-    verdict = rule(proposal, logits, sampling.given(columns, uniforms))
-    outputs = (verdict.path, verdict.num_accepted, verdict.next_token)
-    return outputs if verdict.expected is None else (*outputs, verdict.expected)
+    num_columns = settings.shape[1] - token_ids.shape[1]
+    columns = settings[:, :num_columns].float().T[:, :, None, None]
+    verdict = rule(proposal, logits, sampling.given(columns, settings[:, num_columns:]))
+    num_missing = topology.max_depth + 1 - verdict.path.shape[1]
+    verdict = replace(verdict, path=F.pad(verdict.path, (0, num_missing), value=-1))
+    faults = parts.get("faults")
+    return (pack(proposal, verdict, find_faults(proposal, logits) if faults is None else faults),)

@@ -18,7 +18,7 @@ from specresearch.batch import Batch
 from specresearch.bench import ResultsFolder, Runner, RunSettings
 from specresearch.clock import Clock
 from specresearch.data import PromptDataset
-from specresearch.engine import RequestFailedError, judge
+from specresearch.engine import RequestFailedError, judge, rule_graphs
 from specresearch.models.medusa import MedusaHeads
 from specresearch.proposal import Proposal, Verdict
 from specresearch.proposers import Cascade, Medusa, NGram, Proposer, Suffix, TokenRecycling
@@ -151,7 +151,7 @@ def test_a_request_that_fails_ends_the_run_in_its_sentence(
     sampling: SamplingParams,
 ) -> None:
     """Every observer is attached. Finished groups are kept, and a resumed run completes."""
-    honest = judge.find_faults
+    honest = rule_graphs.find_faults
     calls = 0
 
     def sometimes(proposal: Proposal, logits: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ def test_a_request_that_fails_ends_the_run_in_its_sentence(
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr(judge, "find_faults", sometimes)
+        patch.setattr(rule_graphs, "find_faults", sometimes)
         runner = make()
         with pytest.raises(
             RequestFailedError,
