@@ -14,6 +14,7 @@ from specresearch.models.memory import stored_tensors
 from specresearch.models.slot_model import SlotModel
 from specresearch.proposers.base import Proposer
 
+CALIBRATION = 2  # to be raised with what calibration measures and foretells
 PACKAGES = ("specresearch", "torch", "transformers")
 SET_BY_SHAPE = ("chosen", "num_draft_tokens", "sample")  # attributes that `draft_as` may change
 NUM_SAMPLED = 16  # numbers of every weight: weights that were trained differ in nearly all
@@ -24,11 +25,14 @@ class Identity:
     """Whatever speed and acceptance depend on, but for the requests.
 
     Attributes:
+        packages: Their versions. A checkout under development keeps the version of the release
+            before it, so `CALIBRATION` tells its measurements from older ones.
         proposer: Its class, settings and weights, and those of the proposers it combines.
     """
 
     machine: dict[str, Any]
     packages: dict[str, str | None]
+    calibration: int
     target: dict[str, Any]
     proposer: dict[str, Any]
     batch_size: int
@@ -43,12 +47,14 @@ class Identity:
                 "num_threads": torch.get_num_threads(),
             },
             packages={name: package_version(name) for name in PACKAGES},
+            calibration=CALIBRATION,
             target={
                 "name": target.name,
                 "weights": weights_fingerprint(target),
                 "dtype": str(target.dtype),
                 "device": str(target.device),
                 "attention": target.attention,
+                "linear_kernels": target.linear_kernels,
                 "compiled": target.compile,
                 "graphs": target.passes is not None,
             },

@@ -65,7 +65,7 @@ def test_a_damaged_file_counts_as_none(tmp_path: Path, content: str) -> None:
     assert store.load(WORKLOAD) == CHOICE
 
 
-def test_other_weights_settings_batches_and_threads_are_others(
+def test_other_weights_settings_batches_threads_and_calibrations_are_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     keys = {identity().key, identity(batch_size=2).key, identity(seed=2).key}
@@ -77,7 +77,10 @@ def test_other_weights_settings_batches_and_threads_are_others(
     with monkeypatch.context() as patch:
         patch.setattr(torch, "get_num_threads", lambda: 99)
         keys |= {identity().key}
-    assert len(keys) == 6
+    with monkeypatch.context() as patch:
+        patch.setattr("specresearch.shape_store.identity.CALIBRATION", 99)
+        keys |= {identity().key}
+    assert len(keys) == 7
     assert identity().key == identity().key
 
 
