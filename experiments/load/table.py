@@ -6,6 +6,7 @@ python experiments/load/table.py outputs/load
 import argparse
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from specresearch.bench.folder import RESULTS
+from specresearch.rows import BASELINE
 
 HERE = Path(__file__).parent
 CELL = ["proposer", "dataset", "temperature", "concurrency"]
@@ -23,20 +25,26 @@ FIXED, BOUNDED = "fixed-", "bounded"
 SPEEDUPS = (0.5, 0.7, 1, 1.4, 2, 2.8, 4)  # on the axis
 
 
-def read_cell(path: Path) -> dict[str, Any]:
-    """Return a row of the grid: every side's throughput over plain decoding's."""
+def read_cell(path: Path) -> dict[str, Any] | None:
+    """Return a row of the grid: every side's throughput over plain decoding's.
+
+    Returns None if the run has not finished.
+    """
     results = json.loads(path.read_text(encoding="utf-8"))
+    if not results["complete"]:
+        print(f"left out, since it has not finished: {path.parent}", file=sys.stderr)
+        return None
     dataset, concurrency = path.parent.parent.name.rsplit("-", 1)
     proposer, temperature = path.parent.name.rsplit("-temperature", 1)
     summary, intervals, sides = results["summary"], results["intervals"], results["sides"]
     row: dict[str, Any] = dict(
         zip(CELL, (proposer, dataset, float(temperature), int(concurrency)), strict=True)
     )
-    row["plain_throughput"] = sides["plain"]["throughput"]
+    row["baseline_throughput"] = sides[BASELINE]["throughput"]
     row |= {
-        name: side["throughput"] / sides["plain"]["throughput"]
+        name: side["throughput"] / sides[BASELINE]["throughput"]
         for name, side in sides.items()
-        if name != "plain"
+        if name != BASELINE
     }
     row["best"] = summary["best_fixed"]
     for name in ("speedup", "speedup_over_best", "tpot_p50_ratio", "tpot_p99_ratio"):
@@ -47,9 +55,9 @@ def read_cell(path: Path) -> dict[str, Any]:
                     math.nan,
                     math.nan,
                 )
-    row[f"tpot_p99_ratio_{BOUNDED}"] = sides[BOUNDED]["tpot_p99"] / sides["plain"]["tpot_p99"]
+    row[f"tpot_p99_ratio_{BOUNDED}"] = sides[BOUNDED]["tpot_p99"] / sides[BASELINE]["tpot_p99"]
     row["worst_tpot_p99_ratio_fixed"] = max(
-        side["tpot_p99"] / sides["plain"]["tpot_p99"]
+        side["tpot_p99"] / sides[BASELINE]["tpot_p99"]
         for name, side in sides.items()
         if name.startswith(FIXED)
     )
@@ -163,7 +171,8 @@ def main() -> None:
     )
     parser.add_argument("runs", type=Path)
     runs = parser.parse_args().runs
-    rows = pd.DataFrame([read_cell(path) for path in sorted(runs.glob(f"*/*/{RESULTS}"))])
+    cells = [read_cell(path) for path in sorted(runs.glob(f"*/*/{RESULTS}"))]
+    rows = pd.DataFrame([cell for cell in cells if cell is not None])
     if rows.empty:
         raise SystemExit(f"{runs} holds no runs; start experiments/load/run.sh")
     rows = rows.sort_values(CELL, ignore_index=True)
