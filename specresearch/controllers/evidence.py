@@ -21,12 +21,14 @@ class RequestEvidence:
     Attributes:
         num_accepted: Accepted levels.
         num_judged: Levels that were accepted or refused.
+        num_expected: Levels of these that would be accepted at the run's rates.
         num_prefilled: Tokens at its last draft, which a lazy drafter has prefilled.
         slack: Seconds that it may still lose before it is slower than `max_slowdown` allows.
     """
 
     num_accepted: float = 0.0
     num_judged: float = 0.0
+    num_expected: float = 0.0
     num_prefilled: int = 0
     slack: float = 0.0
 
@@ -69,11 +71,19 @@ class Evidence:
         return np.array(nodes)
 
     def survival(self) -> Float[np.ndarray, "R K"]:
-        """Return the chance of each selected request's draft to be accepted down to each level."""
-        requests = self.requests.selected
-        own = np.array([(request.num_accepted, request.num_judged) for request in requests])
-        rates = own[:, :1] + self.prior_weight * self.rates()
-        return (rates / (own[:, 1:] + self.prior_weight)).cumprod(axis=1)
+        """Return the chance of each selected request's draft to be accepted down to each level.
+
+        Levels differ: a lookup often finds nothing, but is seldom refused where it finds something.
+        So what a request has shown changes the odds of the run, by the same factor in every level.
+        """
+        requests, rates = self.requests.selected, self.rates()
+        own = [(each.num_accepted, each.num_judged, each.num_expected) for each in requests]
+        accepted, judged, expected = np.array(own).T
+        rate = np.divide(expected, judged, out=np.full(len(own), _UNKNOWN), where=judged > 0)
+        accepts = (accepted + self.prior_weight * rate) / rate * rates[:, None]
+        refuses = (judged - accepted + self.prior_weight * (1 - rate)) / (1 - rate)
+        refuses = refuses * (1 - rates[:, None])
+        return (accepts / (accepts + refuses)).cumprod(axis=0).T
 
     def num_unprefilled(self, lengths: Sequence[int], num_drafts: int) -> Int[np.ndarray, " R"]:
         """Return the tokens of each selected request that a lazy drafter has yet to prefill.
@@ -100,20 +110,23 @@ class Evidence:
         accepted = (levels < num_accepted[:, None]) * 1.0
         # What lies behind the end of an output is not judged.
         tried = (levels < (num_accepted + (num_new > num_accepted))[:, None]) & drawn
-        expected = [step.record.expected_acceptance or [()] * len(step.asked) for step in steps]
-        for b, rates in enumerate(chain.from_iterable(expected)):
+        said = [step.record.expected_acceptance or [()] * len(step.asked) for step in steps]
+        for b, rates in enumerate(chain.from_iterable(said)):
             accepted[b, : len(rates)] = rates[: len(levels)]
         accepted *= tried
-        sums = accepted.sum(1).tolist(), tried.sum(1).tolist()
+        expected = tried @ self.rates()
+        sums = accepted.sum(1).tolist(), tried.sum(1).tolist(), expected.tolist()
         context = _joined(step.record.context for step in steps).tolist()
-        for request, got, judged, depth, length in zip(
+        for request, got, judged, foreseen, depth, length in zip(
             requests, *sums, asked.tolist(), context, strict=True
         ):
             request.num_accepted += got
             request.num_judged += judged
+            request.num_expected += foreseen
             fades = min(1.0, _REQUEST_MEMORY / (request.num_judged + 1e-9))
             request.num_accepted *= fades
             request.num_judged *= fades
+            request.num_expected *= fades
             if depth:
                 request.num_prefilled = length
         nodes = sum(step.num_nodes(len(levels)) for step in steps)

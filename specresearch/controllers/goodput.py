@@ -83,7 +83,7 @@ class Goodput(TracedController):
         max_slowdown: float | None = None,
         margin: float = 0.02,
         explore: float = 0.005,
-        prior_weight: float = 15.0,
+        prior_weight: float = 10.0,
         memory: float = 50.0,
         trace_every: int = 100,
     ) -> None:

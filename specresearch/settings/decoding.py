@@ -127,7 +127,7 @@ class GoodputSchema(Settings):
     )
     prior_weight: float = key(
         "number of its own drafts at which a request's acceptance weighs as much as the run's mean",
-        15.0,
+        10.0,
         gt=0,
     )
     memory: float = key("steps after which a measured time has weight 1/e", 50.0, gt=1)
