@@ -65,13 +65,12 @@ def assert_equal(actual: Judgement, expected: Judgement) -> None:
 
 
 @pytest.mark.parametrize("topology", [Topology.chain(1), CHAIN, TREE])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("rule", [Rejection(), Greedy()])
+@pytest.mark.parametrize(
+    ("rule", "temperature"), [(Rejection(), 0.0), (Rejection(), 1.0), (Greedy(), 0.0)]
+)
 def test_padding_changes_no_judgement(
-    topology: Topology, temperature: float, rule: AcceptanceSampler
+    topology: Topology, rule: AcceptanceSampler, temperature: float
 ) -> None:
-    if temperature and isinstance(rule, Greedy):
-        pytest.skip("greedy decoding only")
     proposal, logits = proposed(topology)
     logits[2, 0] = float("nan")
     eager = RuleGraphs(rule, None)(proposal, logits, sampling(temperature))

@@ -1,0 +1,69 @@
+"""What a request has shown is seen beside what levels have shown, which differ more."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from specresearch.controllers.evidence import AskedStep, Evidence, RequestEvidence
+from tests.controllers.simulation import batch_of, record_of, rows_of
+
+DEPTH, WEIGHT = 6, 10.0
+
+
+def evidence_of(drafts: Sequence[tuple[int, int]], num_rows: int = 1) -> Evidence:
+    """Return the evidence of steps whose rows all made and accepted the same numbers of drafts."""
+    evidence = Evidence(DEPTH, memory=1e6, prior_weight=WEIGHT)
+    requests = evidence.requests.select(batch_of(rows_of(num_rows)).rows)
+    for drafted, accepted in drafts:
+        record = record_of([drafted] * num_rows, [accepted] * num_rows)
+        evidence.observe([AskedStep(record, requests, [DEPTH] * num_rows)])
+    return evidence
+
+
+def test_a_request_like_the_run_is_expected_to_be_accepted_like_the_run() -> None:
+    """A lookup finds nothing three times of four, and is then accepted five levels deep or six."""
+    evidence = evidence_of([(0, 0), (0, 0), (0, 0), (6, 6), (0, 0), (0, 0), (0, 0), (6, 5)] * 40)
+    rates = evidence.rates()
+    assert rates[0] == pytest.approx(0.25, abs=0.02)
+    assert rates[1:5].min() > 0.97
+    assert rates[5] == pytest.approx(0.5, abs=0.02)
+    (request,) = evidence.requests.selected
+    assert request.num_expected / request.num_accepted == pytest.approx(1, abs=0.1)
+    (survival,) = evidence.survival()
+    np.testing.assert_allclose(survival, rates.cumprod(), rtol=0.15)
+
+
+@pytest.mark.parametrize(("num_accepted", "num_judged"), [(0.0, 20.0), (7.0, 10.0), (40.0, 40.0)])
+def test_where_levels_are_alike_both_records_are_added(
+    num_accepted: float, num_judged: float
+) -> None:
+    evidence = evidence_of([(6, 3)])
+    evidence._accepted[:], evidence._tried[:] = 599.5, 999.0
+    rate = 0.6
+    np.testing.assert_allclose(evidence.rates(), rate, atol=1e-3)
+    (request,) = evidence.requests.selected
+    request.num_accepted, request.num_judged = num_accepted, num_judged
+    request.num_expected = rate * num_judged
+    own = (num_accepted + WEIGHT * rate) / (num_judged + WEIGHT)
+    np.testing.assert_allclose(evidence.survival()[0], own ** np.arange(1, DEPTH + 1), rtol=0.01)
+
+
+def test_a_request_that_refuses_more_is_expected_to_refuse_more_in_every_level() -> None:
+    evidence = evidence_of([(0, 0), (6, 5)] * 40)
+    usual = evidence.survival()[0]
+    (request,) = evidence.requests.selected
+    request.num_accepted /= 2
+    conditional = [
+        survival / np.append(1.0, survival[:-1]) for survival in (evidence.survival()[0], usual)
+    ]
+    assert (conditional[0] < conditional[1]).all()
+    odds = [rates / (1 - rates) for rates in conditional]
+    np.testing.assert_allclose(odds[0] / odds[1], odds[0][0] / odds[1][0])
+
+
+def test_an_unknown_request_is_like_the_run() -> None:
+    evidence = evidence_of([(0, 0), (6, 6)] * 20)
+    known = evidence.requests.select(batch_of(rows_of(1)).rows)
+    assert list(known) == [RequestEvidence()]
+    np.testing.assert_allclose(evidence.survival()[0], evidence.rates().cumprod())
