@@ -93,11 +93,8 @@ def fastest_within(
 
 def at_price(prospects: Prospects, costs: DraftCosts, plain: float, price: float) -> DraftPlan:
     """Return the plan with most tokens less its time at a price in tokens per second."""
-    prefill = price * prospects.prefill[:, None]
     levels = np.arange(1, prospects.survival.shape[1] + 1)
-    gain = prospects.survival * (1 - prefill)
-    gain -= price * (costs.node * prospects.nodes + costs.row_level)
-    value = np.where(levels > prospects.limits[:, None], -np.inf, gain.cumsum(axis=1) - prefill)
+    value = np.where(levels > prospects.limits[:, None], -np.inf, _values(prospects, costs, price))
     deepest_given = int(prospects.given.max())
     shared = costs.level * (levels - deepest_given).clip(min=0) + costs.any * (deepest_given == 0)
     best = np.maximum.accumulate(value, axis=1)
@@ -108,6 +105,20 @@ def at_price(prospects: Prospects, costs: DraftCosts, plain: float, price: float
         chosen = value[:, :depth].argmax(axis=1) + 1
         depths = np.where(best[:, depth - 1] > 0, chosen, depths)
     return plan_of(prospects, costs, plain, depths)
+
+
+def depth_of_one(prospects: Prospects, costs: DraftCosts, price: float, deepest: int) -> int:
+    """Return how deep one row drafts beside others that draft down to `deepest`."""
+    values = _values(prospects, costs, price)[0, :deepest]
+    return int(values.argmax()) + 1 if values.max(initial=0.0) > 0 else 0
+
+
+def _values(prospects: Prospects, costs: DraftCosts, price: float) -> Float[np.ndarray, "R K"]:
+    """Return the tokens of each row's draft less its own time at a price, by depth."""
+    prefill = price * prospects.prefill[:, None]
+    gain = prospects.survival * (1 - prefill)
+    gain -= price * (costs.node * prospects.nodes + costs.row_level)
+    return gain.cumsum(axis=1) - prefill
 
 
 def plan_of(

@@ -15,6 +15,7 @@ from specresearch.controllers.draft_plan import (
     DraftPlan,
     Prospects,
     TimeLimit,
+    depth_of_one,
     fastest,
     fastest_within,
     plan_of,
@@ -36,7 +37,8 @@ _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter ha
 _EARLY = 500.0  # steps whose share of trials may be spent at the start
 _TRIAL = 2  # steps of a trial at least, of which the first is left out of the times
 _FIRST_HELD = 2  # steps for which a decision holds; doubled each time the next one confirms it,
-_HELD = 8  # up to these if it is to draft, since much can be learned then,
+_HELD = 8  # up to these if it is to draft, since much can be learned then, or more if deciding
+_DECIDING = 0.005  # would take a larger share of the time than this,
 _IDLE = 32  # and up to these if not
 
 
@@ -52,7 +54,9 @@ class Goodput(TracedController):
       drafts are shortened by the first decision alone.
 
     Both keep a draft if it yields more tokens than its time would yield elsewhere. A decision that
-    confirms the one before holds for twice as many steps.
+    confirms the one before holds for twice as many steps. Requests that come meanwhile draft as
+    deep as one of which nothing is known yet; they cause a new decision if the drafter has to
+    prefill them, or if `max_slowdown` is set.
 
     Drafts are made only if they promise to be faster than plain steps by `margin`, the lazy prefill
     of every request included. A share of the time, `explore`, goes into trying drafts where none
@@ -146,6 +150,9 @@ class Goodput(TracedController):
         self._num_held = _FIRST_HELD
         self._is_drafting = self._is_trial = False
         self._price = self._step_seconds = self._node_cost = self._trial_lost = 0.0
+        self._newcomer_depth = 0
+        self._deciding = np.zeros(2)  # seconds and number of all decisions
+        self._has_decided = False
         self._tree: tuple[ScoredTree, np.ndarray] | None = None
         self._unlearned: list[AskedStep] = []
 
@@ -155,12 +162,15 @@ class Goodput(TracedController):
         if self._num_steps < len(_START):
             self._asked = self._start(_START[self._num_steps], batch)
         else:
-            has_changed = max(self._depths, default=0) > 0 and self._decided_for is not requests
-            if self._num_steps >= self._next_decision or has_changed:
+            has_changed = self._decided_for is not requests
+            costs_more = self.max_slowdown is not None or self._prefilled.any()
+            has_newcomers = has_changed and costs_more and any(self._depths)
+            if self._num_steps >= self._next_decision or has_newcomers:
                 self._decide(batch)
-                self._decided_for = requests
-            is_asked = any(self._depths)
-            self._asked = list(map(min, self._depths, batch.room)) if is_asked else [0] * len(batch)
+            elif has_changed:
+                self._welcome(batch, requests)
+            self._decided_for = requests
+            self._asked = list(map(min, self._depths, batch.room))
         if not self._kind.trees:
             return [*self._asked]
         is_start = self._num_steps < len(_START)
@@ -195,6 +205,9 @@ class Goodput(TracedController):
         granted = record.budget or self._asked
         asked = [min(pair) if pair[1] else 0 for pair in zip(self._asked, granted, strict=True)]
         self._unlearned.append(AskedStep(record, requests, asked, nodes))
+        if self._has_decided:
+            self._has_decided = False
+            self._deciding += record.times.control, 1
         seconds, lost = record.times.total + record.times.lazy_prefill, 0.0
         if self._is_trial:
             lost = seconds - sum(record.num_new_tokens) / self._price
@@ -219,6 +232,15 @@ class Goodput(TracedController):
             depth = self._max_depth if self._kind.trees and number else number
             given.append(min(depth, room))
         return given
+
+    def _welcome(self, batch: Batch, requests: list[RequestEvidence]) -> None:
+        """Keep what was decided for each request, and let the others draft as newcomers do."""
+        decided = dict(zip(map(id, self._decided_for), self._depths, strict=True))
+        given, own = self._given(batch), self._has_own_number
+        self._depths = [
+            depth if has_own else decided.get(id(request), self._newcomer_depth)
+            for request, depth, has_own in zip(requests, given, own, strict=True)
+        ]
 
     def _learn(self) -> None:
         steps, self._unlearned = self._unlearned, []
@@ -273,15 +295,29 @@ class Goodput(TracedController):
                 limit = self._time_limit(prospects, seconds, num_steps)
             self._is_trial = self._may_try(trial, num_steps, plain, limit)
             chosen = trial if self._is_trial else plain
-        self._depths = chosen.depths.tolist()
+        self._depths, self._newcomer_depth = chosen.depths.tolist(), 0
+        self._has_decided = True
+        if drafts:
+            deepest = max(self._depths)
+            self._newcomer_depth = depth_of_one(self._unknown(), costs, chosen.rate, deepest)
         if self._is_trial:
             self._next_decision = self._num_steps + num_steps
             return
         is_confirmed = drafts == self._is_drafting and not self._trial_lost < 0
         self._is_drafting, self._trial_lost = drafts, 0.0
-        most = _HELD if drafts else _IDLE
+        most = _IDLE
+        if drafts:
+            seconds, num_decisions = self._deciding.tolist()
+            own = seconds / max(num_decisions, 1.0)
+            most = min(max(ceil(own / (_DECIDING * chosen.seconds)), _HELD), _IDLE)
         self._num_held = min(2 * self._num_held, most) if is_confirmed else _FIRST_HELD
         self._next_decision = self._num_steps + self._num_held
+
+    def _unknown(self) -> Prospects:
+        """Return what is expected of a request of which nothing is known."""
+        survival, nothing = self._evidence.rates().cumprod()[None], np.zeros(1, int)
+        limits = nothing + self._max_depth
+        return Prospects(survival, self._evidence.nodes(), limits, nothing, prefill=0.0 * nothing)
 
     def _may_try(
         self, trial: DraftPlan, num_steps: int, plain: DraftPlan, limit: TimeLimit | None
