@@ -17,7 +17,8 @@ class Scope:
 
     Attributes:
         shapes: The largest of each kind.
-        is_num_auto: Smaller shapes may be chosen, and none at all.
+        is_num_auto: Smaller shapes may be chosen, and none at all; by the controller if it is
+            steered, so that a kind is judged by the best of its sizes.
         is_steered: The controller chooses the number of drafts, so that only the kind is chosen.
     """
 
@@ -40,10 +41,11 @@ class Scope:
             shapes, is_num_auto = _with_number(shapes, number), False
         judged = [shape for shape in shapes if _fits(proposer, shape, acceptance, controller)]
         # If none fits, the engine says why.
+        is_steered = Scope.is_steered_by(controller)
         return Scope(
             shapes=tuple(judged) or shapes,
-            is_num_auto=is_num_auto,
-            is_steered=Scope.is_steered_by(controller),
+            is_num_auto=is_num_auto or is_steered,
+            is_steered=is_steered,
         )
 
     @staticmethod

@@ -71,6 +71,18 @@ def test_a_cascade_is_decoded_as_long_as_its_lookup() -> None:
     assert num_steps == [LEAST_STEPS, LEAST_STEPS_OF_LOOKUPS]
 
 
+@pytest.mark.filterwarnings("ignore:the target is:UserWarning")
+def test_a_kind_is_judged_by_all_the_sizes_that_its_controller_may_ask_for() -> None:
+    """At ten drafts a tree may be the faster kind, and at one or two a chain."""
+    proposer = DraftModel(calibration_of(Machine(), 0.5).target, 10, tree="auto")
+    steered, fixed = (
+        Scope.of(proposer, Rejection(), controller) for controller in (Goodput(), Fixed())
+    )
+    assert {shape.tree for shape in steered.shapes} == {"chain", "dynamic"}
+    assert {shape.num_draft_tokens for shape in steered.shapes} == {10}
+    assert (steered.is_num_auto, fixed.is_num_auto) == (True, False)
+
+
 def test_requests_of_a_second_confirmation_are_others() -> None:
     calibration = calibration_of(Machine(), 0.5)
     (shape,) = calibration.proposer.shapes

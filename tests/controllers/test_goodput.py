@@ -315,6 +315,36 @@ def test_decides_ever_more_rarely_while_nothing_changes(
     assert np.max(np.diff(at)[-5:]) == most
 
 
+@pytest.mark.parametrize(
+    ("reading", "bound", "num_decisions"), [(0.0, None, 0), (0.02, None, 1), (0.0, 1.5, 1)]
+)
+def test_a_newcomer_drafts_without_a_decision_unless_it_has_to_prefill(
+    monkeypatch: pytest.MonkeyPatch, reading: float, bound: float | None, num_decisions: int
+) -> None:
+    controller = Goodput(max_slowdown=bound)
+    simulation = Simulation(controller, [0.9] * 3, Machine(), reading=reading)
+    simulation.run(100)
+    while controller._next_decision < controller._num_steps + 3:
+        simulation.step()
+    before, decided = list(controller._depths), []
+    decide = Goodput._decide
+
+    def noted(self: Goodput, batch: Batch) -> None:
+        decided.append(batch)
+        decide(self, batch)
+
+    monkeypatch.setattr(Goodput, "_decide", noted)
+    simulation.rows = [simulation.rows[2], *rows_of(1, num_tokens=100), simulation.rows[0]]
+    simulation.has_read = [True, False, True]
+    asked = simulation.step()
+    assert len(decided) == num_decisions
+    assert min(asked) > 0
+    if not num_decisions:
+        assert [asked[0], asked[2]] == [before[2], before[0]]
+    simulation.step()
+    assert len(decided) == num_decisions  # the same requests go on
+
+
 def test_drafts_whose_prefill_is_expensive_are_tried_for_long_enough() -> None:
     """One request at a time, each of which a lazy drafter has to read for four steps' time.
 
