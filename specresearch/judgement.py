@@ -54,14 +54,14 @@ class Judgement:
         return Verdict(path, num_accepted, next_token, expected)
 
     @cached_property
-    def columns(self) -> "Columns":
+    def columns(self) -> "PackedColumns":
         """Where the parts lie in `packed`, without the padding of a graph."""
         (path_length, num_nodes), (packed_length, stride) = self.sizes, self.packed_sizes
         path = NUM_SCALARS
         nodes = [path + packed_length + part * stride for part in range(3)]
         expected = nodes[-1] + stride
         is_said = expected < self.packed.shape[1]
-        return Columns(
+        return PackedColumns(
             slice(NUM_SCALARS),
             slice(path, path + path_length),
             *(slice(begin, begin + num_nodes) for begin in nodes),
@@ -70,7 +70,7 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Columns:
+class PackedColumns:
     """Slices of the last axis of a packed judgement; `expected` is None if nothing is."""
 
     scalars: slice

@@ -11,6 +11,7 @@ from specresearch.acceptance import AcceptanceSampler, Greedy, Rejection
 from specresearch.engine.rule_graphs import RuleGraphs
 from specresearch.judgement import Judgement
 from specresearch.models.graphs import Graphs
+from specresearch.models.pass_graphs import PassGraphs
 from specresearch.proposal import Proposal, Topology, Verdict
 from specresearch.sampling import SamplingBatch
 from specresearch.sampling_params import SamplingParams
@@ -20,7 +21,7 @@ CHAIN = Topology.chain(3)
 TREE = Topology.from_parents(torch.tensor([[-1, 0, 0, 1, 1, 3]]))
 
 
-class Sizes:
+class Sizes(PassGraphs):
     """The sizes of a target's graphs, without a target."""
 
     def __init__(self) -> None:
@@ -74,14 +75,14 @@ def test_padding_changes_no_judgement(
     proposal, logits = proposed(topology)
     logits[2, 0] = float("nan")
     eager = RuleGraphs(rule, None)(proposal, logits, sampling(temperature))
-    padded = RuleGraphs(rule, Sizes())(proposal, logits, sampling(temperature))  # pyright: ignore[reportArgumentType]
+    padded = RuleGraphs(rule, Sizes())(proposal, logits, sampling(temperature))
     assert_equal(padded, eager)
     assert padded.packed[:, padded.columns.scalars][:, 3].tolist() == [0, 0, 1]
 
 
 def test_a_graph_writes_paths_of_one_length() -> None:
     proposal, logits = proposed(TREE)
-    judge = RuleGraphs(RootsOnly(), Sizes())  # pyright: ignore[reportArgumentType]
+    judge = RuleGraphs(RootsOnly(), Sizes())
     path = judge(proposal, logits, sampling(0.0)).verdict.path
     assert path.tolist() == [[0, -1, -1, -1]] * 3
 
@@ -114,7 +115,7 @@ def test_given_faults_replace_the_search_for_them() -> None:
     logits[1] = float("-inf")  # as a grammar without a way out leaves them
     given = torch.tensor([0, 0, 2])
     for passes in (None, Sizes()):
-        judge = RuleGraphs(Greedy(), passes)  # pyright: ignore[reportArgumentType]
+        judge = RuleGraphs(Greedy(), passes)
         found = judge(proposal, logits, sampling(0.0))
         assert found.packed[:, 3].tolist() == [0, 1, 0]
         assert judge(proposal, logits, sampling(0.0), given).packed[:, 3].tolist() == [0, 0, 2]

@@ -22,6 +22,7 @@ DECODING = (
     "engine",
     "files",
     "grammar.py",
+    "judgement.py",
     "machine.py",
     "metrics",
     "models",

@@ -159,13 +159,21 @@ class TestRefusals:
         (record,) = caplog.records
         assert "without CUDA graphs: operation not permitted when stream" in record.message
 
+    @pytest.mark.parametrize(
+        "function",
+        [
+            lambda values, number: values * number,
+            lambda values, number: values.double() + 100_000 + number,
+        ],
+        ids=["factors", "token ids"],
+    )
     def test_a_replay_that_gives_other_numbers_is_not_used(
-        self, mock: MockCuda, caplog: pytest.LogCaptureFixture
+        self, function: Any, mock: MockCuda, caplog: pytest.LogCaptureFixture
     ) -> None:
         """A function that the host changes from call to call, against the rules."""
-        factors = iter(range(1, 100))
+        numbers = iter(range(1, 100))
         graphs = Graphs(DEVICE)
-        run(graphs, on_device(1.0), lambda values: (values * next(factors),))
+        run(graphs, on_device(1.0), lambda values: (function(values, next(numbers)),))
         assert len(graphs) == 0
         assert "its replay gives other numbers" in caplog.text
 
