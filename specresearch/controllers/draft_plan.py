@@ -108,9 +108,10 @@ def at_price(prospects: Prospects, costs: DraftCosts, plain: float, price: float
 
 
 def depth_of_one(prospects: Prospects, costs: DraftCosts, price: float, deepest: int) -> int:
-    """Return how deep one row drafts beside others that draft down to `deepest`."""
-    values = _values(prospects, costs, price)[0, :deepest]
-    return int(values.argmax()) + 1 if values.max(initial=0.0) > 0 else 0
+    """Return how deep one row drafts beside others that pay for the levels down to `deepest`."""
+    values = _values(prospects, costs, price)[0]
+    values -= price * costs.level * (np.arange(1, len(values) + 1) - deepest).clip(min=0)
+    return int(values.argmax()) + 1 if values.max() > 0 else 0
 
 
 def _values(prospects: Prospects, costs: DraftCosts, price: float) -> Float[np.ndarray, "R K"]:

@@ -5,7 +5,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from specresearch.controllers.draft_plan import DraftPlan, Prospects, fastest, plan_of
+from specresearch.controllers.draft_plan import (
+    DraftPlan,
+    Prospects,
+    depth_of_one,
+    fastest,
+    plan_of,
+)
 from specresearch.controllers.step_time import DraftCosts
 
 PLAIN = 10e-3
@@ -79,3 +85,13 @@ def test_a_level_that_others_draft_anyway_costs_a_row_nothing() -> None:
         prospects.survival, np.ones(1), np.array([1, 0]), np.zeros(2, int), np.zeros(2)
     )
     assert fastest(alone, costs, PLAIN).depths.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("level", "depth"), [(0.0, 4), (9e-3, 2)])
+def test_a_newcomer_pays_for_levels_that_nobody_else_drafts(level: float, depth: int) -> None:
+    """The others may be near the end of their outputs, and so draft less than pays."""
+    nothing = np.zeros(1, int)
+    survival, nodes = np.array([[0.9, 0.8, 0.7, 0.6]]), np.ones(4)
+    prospects = Prospects(survival, nodes, nothing + 4, nothing, 0.0 * nothing)
+    costs = DraftCosts(any=0.0, level=level, row_level=0.0, node=1e-3)
+    assert depth_of_one(prospects, costs, price=100.0, deepest=2) == depth
