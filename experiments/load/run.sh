@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The grid: two methods, two datasets, two temperatures, five loads. CNNDM and SHAREGPT name published files. Further arguments are
-# added to every run, e.g. repeats=1 or, after an interruption, resume=true.
+# added to every run, e.g. repeats=1 or, after an interruption, resume=true. DATASETS=cnndm measures that dataset alone, so that two cores
+# can measure both at once, with OMP_NUM_THREADS=1.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${OUT:-outputs/load}
@@ -15,8 +16,10 @@ measure() { # dataset, its file, requests in flight, requests of a pass
 
 for load in "1 48" "4 48" "8 80" "16 128" "32 256"; do
     read -r concurrency num_requests <<< "$load"
-    measure cnndm "$CNNDM" "$concurrency" "$num_requests" "$@"
-    measure sharegpt "$SHAREGPT" "$concurrency" "$num_requests" "$@"
+    for dataset in ${DATASETS:-cnndm sharegpt}; do
+        [[ $dataset == cnndm ]] && path=$CNNDM || path=$SHAREGPT
+        measure "$dataset" "$path" "$concurrency" "$num_requests" "$@"
+    done
 done
 python experiments/load/table.py "$out"
 python -m specresearch.report "$out" --output "$out/report"
