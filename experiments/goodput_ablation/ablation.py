@@ -102,7 +102,7 @@ def verifies_all(self: Goodput, proposal: Proposal) -> Proposal:
 
 
 def negative_set_to_0(matrix: np.ndarray, vector: np.ndarray) -> tuple[np.ndarray]:
-    return (np.linalg.solve(matrix, vector).clip(min=0.0),)
+    return (np.linalg.lstsq(matrix, vector)[0].clip(min=0.0),)
 
 
 def one_rate(self: Evidence) -> np.ndarray:

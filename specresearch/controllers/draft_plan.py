@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from specresearch.controllers.step_time import DraftCosts
 
@@ -24,7 +25,8 @@ class Prospects:
         survival: Chance that the draft of a row is accepted down to each level.
         nodes: Nodes that a row makes in each level.
         limits: The deepest level of each row; 0 for rows that may not draft.
-        given: The depth of rows whose number of drafts is given, 0 for all others.
+        given: The depth of rows whose number of drafts is given, which may be deeper than all
+            levels; 0 for all others.
         prefill: Seconds of lazy prefill for each token that the row still makes.
     """
 
@@ -34,13 +36,27 @@ class Prospects:
     given: Int[np.ndarray, " R"]
     prefill: Float[np.ndarray, " R"]
 
+    @cached_property
+    def levels(self) -> Int[np.ndarray, " D"]:
+        """The depths that there are, 0 included."""
+        return np.arange(len(self.nodes) + 1)
+
+    @cached_property
+    def gained(self) -> Float[np.ndarray, "R D"]:
+        """Expected accepted drafts of each row, by depth."""
+        gained = np.zeros((len(self.limits), len(self.levels)))
+        self.survival.cumsum(axis=1, out=gained[:, 1:])
+        return gained
+
     def accepted(self, depths: Int[np.ndarray, " R"]) -> Float[np.ndarray, " R"]:
         """Return the expected accepted drafts of each row."""
-        return (self.survival * self.is_drawn(depths)).sum(axis=1)
+        return self.gained[np.arange(len(depths)), depths.clip(max=len(self.nodes))]
 
-    def is_drawn(self, depths: Int[np.ndarray, " R"]) -> Bool[np.ndarray, "R K"]:
-        """Return the levels that are drafted at these depths."""
-        return np.arange(self.survival.shape[1]) < depths[:, None]
+    def own_seconds(self, costs: DraftCosts) -> Float[np.ndarray, " D"]:
+        """Return the time that a row's draft adds for itself, by depth, without prefill."""
+        seconds = costs.row_level * self.levels
+        seconds[1:] += costs.node * self.nodes.cumsum()
+        return seconds
 
 
 @dataclass(frozen=True)
@@ -93,47 +109,28 @@ def fastest_within(
 
 def at_price(prospects: Prospects, costs: DraftCosts, plain: float, price: float) -> DraftPlan:
     """Return the plan with most tokens less its time at a price in tokens per second."""
-    levels = np.arange(1, prospects.survival.shape[1] + 1)
-    value = np.where(levels > prospects.limits[:, None], -np.inf, _values(prospects, costs, price))
+    levels, prefill = prospects.levels, price * prospects.prefill[:, None]
+    values = prospects.gained * (1 - prefill) - price * prospects.own_seconds(costs)
+    values[:, 1:] -= prefill
+    values[levels > prospects.limits[:, None]] = -np.inf
     deepest_given = int(prospects.given.max())
-    shared = costs.level * (levels - deepest_given).clip(min=0) + costs.any * (deepest_given == 0)
-    best = np.maximum.accumulate(value, axis=1)
-    totals = best.clip(min=0).sum(axis=0) - price * shared
-    depth = int(totals.argmax()) + 1
-    depths = prospects.given
-    if totals[depth - 1] > 0:
-        chosen = value[:, :depth].argmax(axis=1) + 1
-        depths = np.where(best[:, depth - 1] > 0, chosen, depths)
-    return plan_of(prospects, costs, plain, depths)
-
-
-def depth_of_one(prospects: Prospects, costs: DraftCosts, price: float, deepest: int) -> int:
-    """Return how deep one row drafts beside others that pay for the levels down to `deepest`."""
-    values = _values(prospects, costs, price)[0]
-    values -= price * costs.level * (np.arange(1, len(values) + 1) - deepest).clip(min=0)
-    return int(values.argmax()) + 1 if values.max() > 0 else 0
-
-
-def _values(prospects: Prospects, costs: DraftCosts, price: float) -> Float[np.ndarray, "R K"]:
-    """Return the tokens of each row's draft less its own time at a price, by depth."""
-    prefill = price * prospects.prefill[:, None]
-    gain = prospects.survival * (1 - prefill)
-    gain -= price * (costs.node * prospects.nodes + costs.row_level)
-    return gain.cumsum(axis=1) - prefill
+    shared = costs.level * (levels - deepest_given).clip(min=0)
+    if not deepest_given:
+        shared[1:] += costs.any
+    best = np.maximum.accumulate(values, axis=1).sum(axis=0) - price * shared
+    depth = int(best.argmax())
+    chosen = values[:, : depth + 1].argmax(axis=1)
+    return plan_of(prospects, costs, plain, np.maximum(chosen, prospects.given))
 
 
 def plan_of(
     prospects: Prospects, costs: DraftCosts, plain: float, depths: Int[np.ndarray, " R"]
 ) -> DraftPlan:
     """Return the plan of these depths with its expected tokens and time."""
-    gained, drawn = prospects.accepted(depths), prospects.is_drawn(depths)
-    is_drafting = depths > 0
-    seconds = (
-        max(plain, _MIN_SECONDS)
-        + costs.any * bool(is_drafting.any())
-        + costs.level * int(depths.max(initial=0))
-    )
-    seconds += costs.row_level * int(depths.sum())
-    seconds += costs.node * float((prospects.nodes * drawn).sum())
-    seconds += float((prospects.prefill * (1 + gained) * is_drafting).sum())
+    gained, deepest = prospects.accepted(depths), int(depths.max(initial=0))
+    seconds = max(plain, _MIN_SECONDS)
+    if deepest:
+        seconds += costs.any + costs.level * deepest
+        seconds += float(prospects.own_seconds(costs).take(depths, mode="clip").sum())
+        seconds += float(prospects.prefill @ ((1 + gained) * (depths > 0)))
     return DraftPlan(depths, len(depths) + float(gained.sum()), seconds)

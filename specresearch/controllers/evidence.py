@@ -49,7 +49,8 @@ class Evidence:
         self.prior_weight = prior_weight
         self.requests = PerRequest(RequestEvidence)
         self._kept = 1 - 1 / memory
-        self._accepted, self._tried, self._nodes, self._asked = np.zeros((4, num_levels))
+        self._totals = np.zeros((4, num_levels))
+        self._accepted, self._tried, self._nodes, self._asked = self._totals
 
     def rates(self) -> Float[np.ndarray, " K"]:
         """Return the acceptance of each level once the one before is accepted.
@@ -112,7 +113,8 @@ class Evidence:
         tried = (levels < (num_accepted + (num_new > num_accepted))[:, None]) & drawn
         said = [step.record.expected_acceptance or [()] * len(step.asked) for step in steps]
         for b, rates in enumerate(chain.from_iterable(said)):
-            accepted[b, : len(rates)] = rates[: len(levels)]
+            if rates:
+                accepted[b, : len(rates)] = rates[: len(levels)]
         accepted *= tried
         expected = tried @ self.rates()
         sums = accepted.sum(1).tolist(), tried.sum(1).tolist(), expected.tolist()
@@ -129,12 +131,9 @@ class Evidence:
             request.num_expected *= fades
             if depth:
                 request.num_prefilled = length
-        nodes = sum(step.num_nodes(len(levels)) for step in steps)
-        news = (accepted.sum(0), tried.sum(0), nodes, drawn.sum(0))
-        totals = (self._accepted, self._tried, self._nodes, self._asked)
-        for total, new in zip(totals, news, strict=True):
-            total *= self._kept ** len(steps)
-            total += new
+        nodes = _num_nodes(steps, len(levels))
+        self._totals *= self._kept ** len(steps)
+        self._totals += accepted.sum(0), tried.sum(0), nodes, drawn.sum(0)
 
 
 @dataclass(frozen=True)
@@ -151,14 +150,19 @@ class AskedStep:
     asked: Sequence[int]
     nodes: Float[np.ndarray, " L"] | None = None
 
-    def num_nodes(self, num_levels: int) -> Float[np.ndarray, " K"]:
-        """Return the nodes of all rows that were verified in each level."""
-        if self.nodes is not None:
-            return np.resize(np.append(self.nodes, np.zeros(num_levels)), num_levels)
-        numbers, depths = np.array([self.record.num_draft_tokens, self.record.draft_depth])
-        is_drawn = np.arange(num_levels) < depths[:, None]
-        return (is_drawn * (numbers / depths.clip(min=1))[:, None]).sum(axis=0)
+
+def _num_nodes(steps: Sequence[AskedStep], num_levels: int) -> Float[np.ndarray, " K"]:
+    """Return the nodes of all rows that were verified in each level."""
+    whole = [step.record for step in steps if step.nodes is None]
+    numbers = _joined(record.num_draft_tokens for record in whole)
+    depths = _joined(record.draft_depth for record in whole)
+    nodes = (numbers / depths.clip(min=1)) @ (np.arange(num_levels) < depths[:, None])
+    for step in steps:
+        if step.nodes is not None:
+            chosen = step.nodes[:num_levels]
+            nodes[: len(chosen)] += chosen
+    return nodes
 
 
 def _joined(parts: Iterable[Sequence[int]]) -> Int[np.ndarray, " R"]:
-    return np.array([value for part in parts for value in part])
+    return np.array([value for part in parts for value in part], dtype=int)

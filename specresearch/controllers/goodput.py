@@ -15,16 +15,16 @@ from specresearch.controllers.draft_plan import (
     DraftPlan,
     Prospects,
     TimeLimit,
-    depth_of_one,
+    at_price,
     fastest,
     fastest_within,
     plan_of,
 )
 from specresearch.controllers.evidence import AskedStep, Evidence, RequestEvidence
-from specresearch.controllers.exploration import Exploration
 from specresearch.controllers.score_calibration import ScoreCalibration
 from specresearch.controllers.scored_tree import ScoredTree
 from specresearch.controllers.step_time import DraftCosts, StepTime
+from specresearch.controllers.time_account import TimeAccount
 from specresearch.controllers.trace import TracedController
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftKind, Proposal
@@ -37,9 +37,10 @@ _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter ha
 _EARLY = 500.0  # steps whose share of trials may be spent at the start
 _TRIAL = 2  # steps of a trial at least, of which the first is left out of the times
 _FIRST_HELD = 2  # steps for which a decision holds; doubled each time the next one confirms it,
-_HELD = 8  # up to these if it is to draft, since much can be learned then, or more if deciding
-_DECIDING = 0.005  # would take a larger share of the time than this,
-_IDLE = 32  # and up to these if not
+_HELD = 8  # up to these if it is to draft, since much can be learned then,
+_IDLE = 32  # and up to these if not, or if decisions have taken
+_DECIDING = 0.005  # a larger share of the time than this,
+_SOON = 100.0  # of which the share of so many steps may be taken at the start
 
 
 class Goodput(TracedController):
@@ -54,9 +55,9 @@ class Goodput(TracedController):
       drafts are shortened by the first decision alone.
 
     Both keep a draft if it yields more tokens than its time would yield elsewhere. A decision that
-    confirms the one before holds for twice as many steps. Requests that come meanwhile draft as
-    deep as one of which nothing is known yet; they cause a new decision if the drafter has to
-    prefill them, or if `max_slowdown` is set.
+    confirms the one before holds for twice as many steps, and longer if decisions have taken too
+    much of the time. Requests that come meanwhile draft as deep as pays for one of which nothing is
+    known yet; they cause a new decision only if `max_slowdown` is set.
 
     Drafts are made only if they promise to be faster than plain steps by `margin`, the lazy prefill
     of every request included. A share of the time, `explore`, goes into trying drafts where none
@@ -140,7 +141,8 @@ class Goodput(TracedController):
         self._step_time = StepTime(self.memory)
         self._prefilled = np.zeros(2)  # seconds and tokens of all lazy prefill
         self._calibration = ScoreCalibration(self._max_depth, self.memory)
-        self._exploration = Exploration(self.explore, _EARLY)
+        self._exploration = TimeAccount(self.explore, _EARLY)
+        self._deciding = TimeAccount(_DECIDING, _SOON)
         self._num_steps = 0
         self._next_decision = len(_START)
         self._decided_for: list[RequestEvidence] = []
@@ -149,10 +151,9 @@ class Goodput(TracedController):
         self._has_own_number: list[bool] = []  # by row; their drafts are left as they are
         self._num_held = _FIRST_HELD
         self._is_drafting = self._is_trial = False
-        self._price = self._step_seconds = self._node_cost = self._trial_lost = 0.0
-        self._newcomer_depth = 0
-        self._deciding = np.zeros(2)  # seconds and number of all decisions
-        self._has_decided = False
+        self._price = self._step_seconds = self._trial_lost = 0.0
+        self._decided_at = -1
+        self._costs = self._step_time.costs()
         self._tree: tuple[ScoredTree, np.ndarray] | None = None
         self._unlearned: list[AskedStep] = []
 
@@ -163,9 +164,8 @@ class Goodput(TracedController):
             self._asked = self._start(_START[self._num_steps], batch)
         else:
             has_changed = self._decided_for is not requests
-            costs_more = self.max_slowdown is not None or self._prefilled.any()
-            has_newcomers = has_changed and costs_more and any(self._depths)
-            if self._num_steps >= self._next_decision or has_newcomers:
+            is_bound = has_changed and self.max_slowdown is not None and any(self._depths)
+            if self._is_due() or is_bound:
                 self._decide(batch)
             elif has_changed:
                 self._welcome(batch, requests)
@@ -185,11 +185,11 @@ class Goodput(TracedController):
         if proposal.scores is None or proposal.draft_probs is not None:
             return proposal
         num_drafts = (proposal.topology.num_nodes - 1) * len(proposal.token_ids)
-        is_cheap = num_drafts * self._node_cost <= self.margin * self._step_seconds
+        is_cheap = num_drafts * self._costs.node <= self.margin * self._step_seconds
         if proposal.probe is not None or is_cheap:
             return proposal
         tree = ScoredTree.of(proposal)
-        threshold = self._price * self._node_cost
+        threshold = self._price * self._costs.node
         keep = self._calibration.survival(tree) >= min(threshold, 1.0)
         keep |= np.repeat(self._has_own_number, tree.num_nodes)
         keep &= tree.is_valid
@@ -205,10 +205,9 @@ class Goodput(TracedController):
         granted = record.budget or self._asked
         asked = [min(pair) if pair[1] else 0 for pair in zip(self._asked, granted, strict=True)]
         self._unlearned.append(AskedStep(record, requests, asked, nodes))
-        if self._has_decided:
-            self._has_decided = False
-            self._deciding += record.times.control, 1
         seconds, lost = record.times.total + record.times.lazy_prefill, 0.0
+        has_decided = self._num_steps == self._decided_at
+        self._deciding.observe(seconds, record.times.control * has_decided)
         if self._is_trial:
             lost = seconds - sum(record.num_new_tokens) / self._price
         self._trial_lost += lost
@@ -233,14 +232,30 @@ class Goodput(TracedController):
             given.append(min(depth, room))
         return given
 
+    def _is_due(self) -> bool:
+        """Return whether the last decision has held for long enough.
+
+        A trial ends when it was to end. Other decisions wait until they can be paid for.
+        """
+        is_over = self._num_steps >= self._next_decision
+        has_waited = self._num_steps >= self._decided_at + _IDLE
+        return is_over and (self._is_trial or has_waited or self._deciding.allowance > 0)
+
     def _welcome(self, batch: Batch, requests: list[RequestEvidence]) -> None:
-        """Keep what was decided for each request, and let the others draft as newcomers do."""
+        """Keep what was decided for each request, and let newcomers draft if that pays for them."""
         decided = dict(zip(map(id, self._decided_for), self._depths, strict=True))
-        given, own = self._given(batch), self._has_own_number
-        self._depths = [
-            depth if has_own else decided.get(id(request), self._newcomer_depth)
-            for request, depth, has_own in zip(requests, given, own, strict=True)
-        ]
+        is_new, given = [], self._given(batch)
+        for b, (request, has_own) in enumerate(zip(requests, self._has_own_number, strict=True)):
+            is_new.append(not has_own and id(request) not in decided)
+            if not has_own:
+                given[b] = decided.get(id(request), 0)
+        self._depths = given
+        if any(is_new) and self._is_drafting and not self._is_trial:
+            prospects = self._prospects(batch)
+            limits = np.where(is_new, prospects.limits, 0)
+            prospects = replace(prospects, limits=limits, given=np.array(given))
+            plan = at_price(prospects, self._costs, self._step_seconds, self._price)
+            self._depths = plan.depths.tolist()
 
     def _learn(self) -> None:
         steps, self._unlearned = self._unlearned, []
@@ -287,7 +302,7 @@ class Goodput(TracedController):
         policy = plan_of(newcomers, costs, seconds, best.depths)
         drafts = min(best.rate, policy.rate) > (1 + self.margin) * plain.rate
         chosen = best if drafts else plain
-        self._price, self._step_seconds, self._node_cost = chosen.rate, chosen.seconds, costs.node
+        self._price, self._step_seconds, self._costs = chosen.rate, chosen.seconds, costs
         was_trial, self._is_trial = self._is_trial, False
         if not (drafts or was_trial):
             trial, num_steps = self._trial(batch, prospects, costs, seconds, plain.rate)
@@ -295,29 +310,15 @@ class Goodput(TracedController):
                 limit = self._time_limit(prospects, seconds, num_steps)
             self._is_trial = self._may_try(trial, num_steps, plain, limit)
             chosen = trial if self._is_trial else plain
-        self._depths, self._newcomer_depth = chosen.depths.tolist(), 0
-        self._has_decided = True
-        if drafts:
-            deepest = max(self._depths)
-            self._newcomer_depth = depth_of_one(self._unknown(), costs, chosen.rate, deepest)
+        self._depths, self._decided_at = chosen.depths.tolist(), self._num_steps
         if self._is_trial:
             self._next_decision = self._num_steps + num_steps
             return
         is_confirmed = drafts == self._is_drafting and not self._trial_lost < 0
         self._is_drafting, self._trial_lost = drafts, 0.0
-        most = _IDLE
-        if drafts:
-            seconds, num_decisions = self._deciding.tolist()
-            own = seconds / max(num_decisions, 1.0)
-            most = min(max(ceil(own / (_DECIDING * chosen.seconds)), _HELD), _IDLE)
+        most = _HELD if drafts else _IDLE
         self._num_held = min(2 * self._num_held, most) if is_confirmed else _FIRST_HELD
         self._next_decision = self._num_steps + self._num_held
-
-    def _unknown(self) -> Prospects:
-        """Return what is expected of a request of which nothing is known."""
-        survival, nothing = self._evidence.rates().cumprod()[None], np.zeros(1, int)
-        limits = nothing + self._max_depth
-        return Prospects(survival, self._evidence.nodes(), limits, nothing, prefill=0.0 * nothing)
 
     def _may_try(
         self, trial: DraftPlan, num_steps: int, plain: DraftPlan, limit: TimeLimit | None

@@ -53,17 +53,20 @@ class WindowFit:
         if not self._is_new:
             return
         self._is_new = False
-        x, y = self._rows[:, :-2], self._rows[:, -2]
+        num_rows, num_weights = len(self._rows), len(self.weights)
+        weights = np.array(self.weights)
+        # A row for each weight, with what it was, holds it where it did not vary.
+        table = np.concatenate(
+            [self._rows[:, :-1], np.column_stack([np.eye(num_weights), weights])]
+        )
+        x, y = table[:num_rows, :-1], table[:num_rows, -1]
         trust = np.exp((self._rows[:, -1] - self._step) / self._memory)
         floor = 1e-3 * float(np.abs(y).max()) + 1e-12
-        weights = np.array(self.weights)
+        sizes = (x * x).sum(axis=1) * (_RIDGE / num_weights)
+        worth = np.empty(len(table))
         for _ in range(_ROUNDS):
-            worth = trust / np.maximum(np.abs(y - x @ weights), floor)
-            information = (x.T * worth) @ x
-            known = (x.T * worth) @ y
-            ridge = _RIDGE * (information.trace() / len(weights) + 1e-12)
-            information += ridge * np.eye(len(weights))
-            known += ridge * np.array(self.weights)
-            root = np.linalg.cholesky(information)
-            weights = self._nnls(root.T, np.linalg.solve(root, known))[0]
+            worth[:num_rows] = trust / np.maximum(np.abs(y - x @ weights), floor)
+            worth[num_rows:] = worth[:num_rows] @ sizes + 1e-15
+            weighted = np.sqrt(worth)[:, None] * table
+            weights = self._nnls(weighted[:, :-1], weighted[:, -1])[0]
         self.weights = weights.tolist()

@@ -8,7 +8,7 @@ import pytest
 from specresearch.controllers.draft_plan import (
     DraftPlan,
     Prospects,
-    depth_of_one,
+    at_price,
     fastest,
     plan_of,
 )
@@ -87,11 +87,21 @@ def test_a_level_that_others_draft_anyway_costs_a_row_nothing() -> None:
     assert fastest(alone, costs, PLAIN).depths.tolist() == [0, 0]
 
 
-@pytest.mark.parametrize(("level", "depth"), [(0.0, 4), (9e-3, 2)])
-def test_a_newcomer_pays_for_levels_that_nobody_else_drafts(level: float, depth: int) -> None:
+@pytest.mark.parametrize(("others", "level", "depth"), [(2, 0.0, 4), (2, 9e-3, 2), (0, 9e-3, 0)])
+def test_a_row_pays_for_levels_that_nobody_else_drafts(
+    others: int, level: float, depth: int
+) -> None:
     """The others may be near the end of their outputs, and so draft less than pays."""
-    nothing = np.zeros(1, int)
-    survival, nodes = np.array([[0.9, 0.8, 0.7, 0.6]]), np.ones(4)
-    prospects = Prospects(survival, nodes, nothing + 4, nothing, 0.0 * nothing)
-    costs = DraftCosts(any=0.0, level=level, row_level=0.0, node=1e-3)
-    assert depth_of_one(prospects, costs, price=100.0, deepest=2) == depth
+    survival = np.array([[0.9, 0.8, 0.7, 0.6]] * 2)
+    limits, given = np.array([4, 0]), np.array([0, others])
+    prospects = Prospects(survival, np.ones(4), limits, given, np.zeros(2))
+    costs = DraftCosts(any=5e-3, level=level, row_level=0.0, node=1e-3)
+    plan = at_price(prospects, costs, PLAIN, price=100.0)
+    assert plan.depths.tolist() == [depth, others]
+
+
+def test_a_given_depth_may_exceed_all_levels() -> None:
+    prospects = Prospects(
+        np.array([[0.9, 0.8]] * 2), np.ones(2), np.array([2, 0]), np.array([0, 8]), np.zeros(2)
+    )
+    assert fastest(prospects, DraftCosts(0.0, 0.0, 0.0, 1e-3), PLAIN).depths.tolist() == [2, 8]

@@ -316,17 +316,14 @@ def test_decides_ever_more_rarely_while_nothing_changes(
 
 
 @pytest.mark.parametrize(
-    ("reading", "bound", "num_decisions"), [(0.0, None, 0), (0.02, None, 1), (0.0, 1.5, 1)]
+    ("reading", "bound", "num_decisions"), [(0.0, None, 0), (0.02, None, 0), (0.0, 1.5, 1)]
 )
-def test_a_newcomer_drafts_without_a_decision_unless_it_has_to_prefill(
+def test_a_newcomer_drafts_without_a_decision_unless_its_slowdown_is_bounded(
     monkeypatch: pytest.MonkeyPatch, reading: float, bound: float | None, num_decisions: int
 ) -> None:
-    controller = Goodput(max_slowdown=bound)
-    simulation = Simulation(controller, [0.9] * 3, Machine(), reading=reading)
-    simulation.run(100)
-    while controller._next_decision < controller._num_steps + 3:
-        simulation.step()
-    before, decided = list(controller._depths), []
+    controller, decided = Goodput(max_slowdown=bound), []
+    simulation = drafting_for_a_while(controller, reading)
+    before = list(controller._depths)
     decide = Goodput._decide
 
     def noted(self: Goodput, batch: Batch) -> None:
@@ -334,8 +331,7 @@ def test_a_newcomer_drafts_without_a_decision_unless_it_has_to_prefill(
         decide(self, batch)
 
     monkeypatch.setattr(Goodput, "_decide", noted)
-    simulation.rows = [simulation.rows[2], *rows_of(1, num_tokens=100), simulation.rows[0]]
-    simulation.has_read = [True, False, True]
+    a_newcomer_in_the_middle(simulation)
     asked = simulation.step()
     assert len(decided) == num_decisions
     assert min(asked) > 0
@@ -343,6 +339,30 @@ def test_a_newcomer_drafts_without_a_decision_unless_it_has_to_prefill(
         assert [asked[0], asked[2]] == [before[2], before[0]]
     simulation.step()
     assert len(decided) == num_decisions  # the same requests go on
+
+
+def test_a_newcomer_drafts_only_if_that_pays_for_reading_its_prompt() -> None:
+    simulation = drafting_for_a_while(Goodput(), reading=0.02)
+    simulation.room = 3
+    a_newcomer_in_the_middle(simulation)
+    asked = simulation.step()
+    assert asked[1] == 0 < min(asked[0], asked[2])
+
+
+def drafting_for_a_while(controller: Goodput, reading: float) -> Simulation:
+    """Return three requests that draft, and will go on for three steps without a decision."""
+    simulation = Simulation(controller, [0.9] * 3, Machine(), reading=reading)
+    simulation.run(100)
+    while controller._next_decision < controller._num_steps + 3:
+        simulation.step()
+    return simulation
+
+
+def a_newcomer_in_the_middle(simulation: Simulation) -> None:
+    """The second request leaves, and the others change places."""
+    rows = simulation.rows
+    simulation.rows = [rows[2], *rows_of(1, num_tokens=100), rows[0]]
+    simulation.has_read = [True, False, True]
 
 
 def test_drafts_whose_prefill_is_expensive_are_tried_for_long_enough() -> None:

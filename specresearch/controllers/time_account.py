@@ -1,10 +1,10 @@
-"""What a controller may spend on trying the choice that it does not believe to be the best."""
+"""What a controller may spend on something that is to cost a small share of the time."""
 
 
-class Exploration:
-    """Keeps account of the time lost by exploring, which is to be a share of all time.
+class TimeAccount:
+    """Keeps account of the time spent on one thing, which is to be a share of all time.
 
-    A trial may begin as long as its expected loss is left.
+    What is bought, such as a trial, may begin as long as its expected cost is left.
 
     Args:
         share: Of the time, e.g. 0.005.
@@ -17,15 +17,15 @@ class Exploration:
         self._seconds = self._spent = 0.0
         self._num_steps = 0
 
-    def observe(self, seconds: float, lost: float = 0.0) -> None:
-        """Add the time of a step, and what was lost in it by exploring."""
+    def observe(self, seconds: float, spent: float = 0.0) -> None:
+        """Add the time of a step, and what of it was spent; a negative amount was gained."""
         self._seconds += seconds
-        self._spent += lost
+        self._spent += spent
         self._num_steps += 1
 
     @property
     def allowance(self) -> float:
-        """Return the seconds that may still be lost."""
+        """Return the seconds that may still be spent."""
         if not self._num_steps:
             return 0.0
         early = self._early * self._seconds / self._num_steps

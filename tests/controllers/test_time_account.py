@@ -1,10 +1,10 @@
-"""The account of what exploring costs."""
+"""The account of what trials and decisions cost."""
 
-from specresearch.controllers.exploration import Exploration
+from specresearch.controllers.time_account import TimeAccount
 
 
 def test_no_more_than_the_share_is_spent() -> None:
-    account, lost, num_trials = Exploration(0.01, early=100.0), 0.0, []
+    account, lost, num_trials = TimeAccount(0.01, early=100.0), 0.0, []
     for step in range(1000):
         is_trial = account.allowance >= 0.5
         account.observe(1.0 + 0.5 * is_trial, 0.5 * is_trial)
@@ -17,7 +17,7 @@ def test_no_more_than_the_share_is_spent() -> None:
 
 
 def test_trials_that_gain_may_go_on() -> None:
-    account = Exploration(0.01, early=0.0)
+    account = TimeAccount(0.01, early=0.0)
     account.observe(1.0)
     before = account.allowance
     account.observe(1.0, -0.2)
@@ -25,4 +25,4 @@ def test_trials_that_gain_may_go_on() -> None:
 
 
 def test_nothing_is_tried_before_anything_is_known() -> None:
-    assert Exploration(0.5, early=100.0).allowance == 0
+    assert TimeAccount(0.5, early=100.0).allowance == 0
