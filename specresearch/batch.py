@@ -38,6 +38,8 @@ class Batch:
         formed_at: When the batch was formed, on the clock.
         budget: The drafts that each row was granted; empty before the engine has decided.
         max_depth: The longest path to draft in this step; None sets no limit but the room.
+        max_width: The most nodes of a level to expand in this step, where the drafter chooses
+            them; None sets no limit.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Batch:
         clock: Clock | None = None,
         counts: TokenCounts | None = None,
         max_depth: int | None = None,
+        max_width: int | None = None,
     ) -> None:
         self.rows = rows
         self.device = device
@@ -57,7 +60,7 @@ class Batch:
         self.clock = clock or Clock()
         self.formed_at = self.clock.now()
         self.slots = tuple(row.slot for row in rows)
-        self.max_depth = max_depth
+        self.max_depth, self.max_width = max_depth, max_width
         self.budget: Sequence[int] = ()
         self._counts = counts
 
@@ -92,11 +95,12 @@ class Batch:
             self.clock,
             self._counts,
             self.max_depth,
+            self.max_width,
         )
 
-    def limit_depth(self, depth: int | None) -> None:
-        """Let no path be longer than this in this step, whatever room there is."""
-        self.max_depth = depth
+    def limit(self, depth: int | None, width: int | None) -> None:
+        """Set `max_depth`, whatever room there is, and `max_width`."""
+        self.max_depth, self.max_width = depth, width
         self.__dict__.pop("room", None)
 
     @cached_property

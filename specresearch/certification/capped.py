@@ -35,6 +35,9 @@ class Capped(Controller):
     def max_depth(self, batch: Batch) -> int | None:
         return self.controller.max_depth(batch)
 
+    def max_width(self, batch: Batch) -> int | None:
+        return self.controller.max_width(batch)
+
     def observe(self, record: StepRecord) -> None:
         self.controller.observe(record)
 

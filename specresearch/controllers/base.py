@@ -48,6 +48,14 @@ class Controller(ABC):
         """
         return None
 
+    def max_width(self, batch: Batch) -> int | None:
+        """Return how many nodes of a level to expand, after `budget`; None sets no limit.
+
+        A drafter that grows a tree where it is surest passes so many in each level, though few of
+        them may be verified.
+        """
+        return None
+
     def trim(self, proposal: Proposal) -> Proposal:
         """Return the part of the proposal that is to be verified.
 
@@ -81,7 +89,7 @@ def draft_demand(
         requested = row.request.num_draft_tokens
         number = budget if requested is None else requested
         wanted.append(num_draft_tokens if number is None else min(number, num_draft_tokens))
-    batch.limit_depth(controller.max_depth(batch))
+    batch.limit(controller.max_depth(batch), controller.max_width(batch))
     limits = list(batch.room)
     if kind.trees:
         limits = [num_draft_tokens if room else 0 for room in limits]

@@ -36,6 +36,7 @@ _START_WIDTH = 4  # nodes of each level of a tree in these steps
 _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
 _EARLY = 500.0  # steps whose share of trials may be spent at the start
 _TRIAL = 2  # steps of a trial at least, of which the first is left out of the times
+_SPARE_WIDTH = 1.5  # nodes of a level to expand for each that is verified
 _FIRST_HELD = 2  # steps for which a decision holds; doubled each time the next one confirms it,
 _HELD = 8  # up to these if it is to draft, since much can be learned then,
 _IDLE = 32  # and up to these if not, or if decisions have taken
@@ -153,6 +154,7 @@ class Goodput(TracedController):
         self._is_drafting = self._is_trial = False
         self._price = self._step_seconds = self._trial_lost = 0.0
         self._decided_at = -1
+        self._width: int | None = None  # nodes of a level to expand
         self._costs = self._step_time.costs()
         self._tree: tuple[ScoredTree, np.ndarray] | None = None
         self._unlearned: list[AskedStep] = []
@@ -179,6 +181,9 @@ class Goodput(TracedController):
 
     def max_depth(self, batch: Batch) -> int | None:
         return max(self._asked) if self._kind.trees else None
+
+    def max_width(self, batch: Batch) -> int | None:
+        return None if any(self._has_own_number) else self._width
 
     def trim(self, proposal: Proposal) -> Proposal:
         self._tree = None
@@ -311,6 +316,9 @@ class Goodput(TracedController):
             self._is_trial = self._may_try(trial, num_steps, plain, limit)
             chosen = trial if self._is_trial else plain
         self._depths, self._decided_at = chosen.depths.tolist(), self._num_steps
+        if self._kind.trees:
+            widest = prospects.nodes[: max(self._depths)].max(initial=1.0)
+            self._width = 1 << (ceil(_SPARE_WIDTH * widest) - 1).bit_length()
         if self._is_trial:
             self._next_decision = self._num_steps + num_steps
             return

@@ -194,19 +194,19 @@ def grow_dynamic(
 ) -> Proposal:
     """Grow EAGLE-2's tree (arXiv 2406.16858).
 
-    Expand the `top_k` most confident nodes of every level, then keep the best of all. A node's
-    confidence is the product of the drafter's probabilities along its path. Row b keeps its
-    `budget[b]` most confident nodes no deeper than it has room for; they form a tree, since
-    confidence only falls. They are point masses at every temperature: keeping sampled tokens by
-    their own confidence would bias the output. At least one row must have a budget; what none
-    could keep is not drafted.
+    Expand the `top_k` most confident nodes of every level, or `batch.max_width` if that is less,
+    then keep the best of all. A node's confidence is the product of the drafter's probabilities
+    along its path. Row b keeps its `budget[b]` most confident nodes no deeper than it has room for;
+    they form a tree, since confidence only falls. They are point masses at every temperature:
+    keeping sampled tokens by their own confidence would bias the output. At least one row must have
+    a budget; what none could keep is not drafted.
 
     Args:
         graph: Grows as one graph where it can.
     """
     depths = [min(depth, allowed, left) for allowed, left in zip(budget, batch.room, strict=True)]
     depth = max(depths)
-    k = min(top_k, root_logits.shape[2], max(budget))
+    k = min(top_k, root_logits.shape[2], max(budget), batch.max_width or top_k)
     num_kept = []
     for allowed, deepest in zip(budget, depths, strict=True):
         num_within = k + max(deepest - 1, 0) * k * k

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 from shape_checks import unchecked
+from simulation import Machine, batch_of, rows_of
+from tree_stream import TreeStream
 
 from specresearch import Engine, SamplingParams
 from specresearch.certification.cases import CHUNK_SIZE, SampledSetting
@@ -91,6 +93,19 @@ def test_sampled_output_has_the_enumerated_distribution(name: str) -> None:
     assert 0 < tally.num_accepted_tokens < tally.num_draft_tokens
     assert (controller.num_left_out > 0) == (name != "draft_model_sampled")
     assert len(controller.depths) > 1
+
+
+@pytest.mark.parametrize(("node", "least", "most"), [(1e-6, 8, 16), (3e-3, 1, 2)])
+def test_trees_are_drafted_as_wide_as_they_are_verified(node: float, least: int, most: int) -> None:
+    """Levels hold 3, 6, 6 and 6 nodes, all of which are verified if that costs nothing."""
+    controller = Goodput()
+    stream = TreeStream(Machine(draft=0.1e-3, verify=8e-3, verify_token=node), 4, 200, 0.9)
+    stream.throughput(controller, seed=0)
+    width = controller.max_width(batch_of(rows_of(4)))
+    assert width is not None
+    assert least <= width <= most
+    controller.budget(batch_of([*rows_of(1, num_draft_tokens=9), *rows_of(3)]))
+    assert controller.max_width(batch_of(rows_of(4))) is None  # a request's own number holds
 
 
 class TrimsSampledDrafts(OnAMachine):

@@ -342,6 +342,19 @@ class TestDynamic:
             assert kept_paths == self.brute_force(root, depth, top_k, allowed)
         check_tree(proposal)
 
+    def test_a_batch_may_make_it_narrower(self) -> None:
+        """As if `top_k` were less, with fewer tokens in every pass."""
+        roots, budget = [2, 5, 0], [9, 3, 5]
+        drafter, batch = PathDrafter(roots), batch_of(roots)
+        batch.limit(None, 2)
+        assert batch.select([0, 2]).max_width == 2
+        grown = grow_dynamic(drafter, batch, drafter.root_logits(), budget, depth=4, top_k=3)
+        narrow = grow_dynamic(
+            PathDrafter(roots), batch_of(roots), drafter.root_logits(), budget, depth=4, top_k=2
+        )
+        assert grown.token_ids.equal(narrow.token_ids)
+        assert grown.topology.parents.equal(narrow.topology.parents)
+
     def test_certain_children_come_after_their_parents(self) -> None:
         class Certain(PathDrafter):
             def expand(
