@@ -158,9 +158,7 @@ VARIANTS: dict[str, Without] = {
     "windows of 8": Without(constants={window_fit: {"_WINDOW": 8}}),
     "windows of 64": Without(constants={window_fit: {"_WINDOW": 64}}),
     "first steps of a depth counted": Without(methods={StepTime: {"observe": observe_all}}),
-    "lazy prefill unknown": Without(
-        methods={Goodput: {"_prefill_seconds": lambda self, num: 0.0 * num}}
-    ),
+    "lazy prefill unknown": Without(methods={Goodput: {"_prefill_seconds_each": 0.0}}),
     "newcomers' prefill unknown": Without(
         methods={Goodput: {"_prefill_of_all": lambda self, batch: np.zeros(len(batch))}}
     ),

@@ -77,6 +77,20 @@ class DraftPlan:
         return self.tokens / self.seconds
 
 
+@dataclass(frozen=True)
+class LoneDraft:
+    """What one row drafts beside the others.
+
+    Attributes:
+        gained: Expected accepted drafts.
+        value: These less the price of their time, in tokens.
+    """
+
+    depth: int
+    gained: float
+    value: float
+
+
 def fastest(prospects: Prospects, costs: DraftCosts, plain: float) -> DraftPlan:
     """Return the plan with most expected tokens per second.
 
@@ -109,18 +123,33 @@ def fastest_within(
 
 def at_price(prospects: Prospects, costs: DraftCosts, plain: float, price: float) -> DraftPlan:
     """Return the plan with most tokens less its time at a price in tokens per second."""
-    levels, prefill = prospects.levels, price * prospects.prefill[:, None]
+    prefill, deepest_given = price * prospects.prefill[:, None], int(prospects.given.max())
     values = prospects.gained * (1 - prefill) - price * prospects.own_seconds(costs)
     values[:, 1:] -= prefill
-    values[levels > prospects.limits[:, None]] = -np.inf
-    deepest_given = int(prospects.given.max())
-    shared = costs.level * (levels - deepest_given).clip(min=0)
-    if not deepest_given:
-        shared[1:] += costs.any
-    best = np.maximum.accumulate(values, axis=1).sum(axis=0) - price * shared
+    values[prospects.levels > prospects.limits[:, None]] = -np.inf
+    best = np.maximum.accumulate(values, axis=1).sum(axis=0)
+    best -= price * _shared_seconds(prospects, costs, deepest_given)
     depth = int(best.argmax())
     chosen = values[:, : depth + 1].argmax(axis=1)
     return plan_of(prospects, costs, plain, np.maximum(chosen, prospects.given))
+
+
+def best_of_one(prospects: Prospects, costs: DraftCosts, price: float, deepest: int) -> LoneDraft:
+    """Return the best draft of one row beside others that pay for the levels down to `deepest`."""
+    seconds = prospects.own_seconds(costs) + _shared_seconds(prospects, costs, deepest)
+    values = prospects.gained[0] - price * seconds
+    depth = int(values.argmax())
+    return LoneDraft(depth, float(prospects.gained[0, depth]), float(values[depth]))
+
+
+def _shared_seconds(
+    prospects: Prospects, costs: DraftCosts, deepest: int
+) -> Float[np.ndarray, " D"]:
+    """Return the time that rows share, by depth, beyond that of the levels down to `deepest`."""
+    seconds = costs.level * (prospects.levels - deepest).clip(min=0)
+    if not deepest:
+        seconds[1:] += costs.any
+    return seconds
 
 
 def plan_of(

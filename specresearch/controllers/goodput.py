@@ -8,14 +8,15 @@ from dataclasses import replace
 from math import ceil
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from specresearch.batch import Batch
 from specresearch.controllers.draft_plan import (
     DraftPlan,
+    LoneDraft,
     Prospects,
     TimeLimit,
-    at_price,
+    best_of_one,
     fastest,
     fastest_within,
     plan_of,
@@ -155,6 +156,7 @@ class Goodput(TracedController):
         self._price = self._step_seconds = self._trial_lost = 0.0
         self._decided_at = -1
         self._width: int | None = None  # nodes of a level to expand
+        self._newcomers: dict[int, LoneDraft] = {}  # by the depth of the others
         self._costs = self._step_time.costs()
         self._tree: tuple[ScoredTree, np.ndarray] | None = None
         self._unlearned: list[AskedStep] = []
@@ -255,12 +257,23 @@ class Goodput(TracedController):
             if not has_own:
                 given[b] = decided.get(id(request), 0)
         self._depths = given
-        if any(is_new) and self._is_drafting and not self._is_trial:
-            prospects = self._prospects(batch)
-            limits = np.where(is_new, prospects.limits, 0)
-            prospects = replace(prospects, limits=limits, given=np.array(given))
-            plan = at_price(prospects, self._costs, self._step_seconds, self._price)
-            self._depths = plan.depths.tolist()
+        if not (any(is_new) and self._is_drafting) or self._is_trial:
+            return
+        newcomer = self._newcomer(max(given))
+        price = self._price * self._prefill_seconds_each
+        for b, row in enumerate(batch.rows):
+            prefill = price * len(row.tokens) / (batch.room[b] + 1)
+            if is_new[b] and newcomer.value > prefill * (1 + newcomer.gained):
+                given[b] = newcomer.depth
+
+    def _newcomer(self, deepest: int) -> LoneDraft:
+        """Return what a request drafts of which nothing is known, beside others so deep."""
+        if deepest not in self._newcomers:
+            survival, nodes = self._evidence.rates().cumprod()[None], self._evidence.nodes()
+            nothing = np.zeros(1, int)
+            unknown = Prospects(survival, nodes, nothing + self._max_depth, nothing, 0.0 * nothing)
+            self._newcomers[deepest] = best_of_one(unknown, self._costs, self._price, deepest)
+        return self._newcomers[deepest]
 
     def _learn(self) -> None:
         steps, self._unlearned = self._unlearned, []
@@ -316,6 +329,7 @@ class Goodput(TracedController):
             self._is_trial = self._may_try(trial, num_steps, plain, limit)
             chosen = trial if self._is_trial else plain
         self._depths, self._decided_at = chosen.depths.tolist(), self._num_steps
+        self._newcomers = {}
         if self._kind.trees:
             widest = prospects.nodes[: max(self._depths)].max(initial=1.0)
             self._width = 1 << (ceil(_SPARE_WIDTH * widest) - 1).bit_length()
@@ -344,13 +358,15 @@ class Goodput(TracedController):
         unread = self._evidence.num_unprefilled(
             [len(row.tokens) for row in batch.rows], self._max_nodes
         )
-        prefill = self._prefill_seconds(unread) / (np.array(batch.room) + 1)
+        prefill = self._prefill_seconds_each * unread / (np.array(batch.room) + 1)
         survival, nodes = self._evidence.survival(), self._evidence.nodes()
         return Prospects(survival, nodes, limits, given, prefill)
 
-    def _prefill_seconds(self, num_tokens: Int[np.ndarray, " R"]) -> Float[np.ndarray, " R"]:
+    @property
+    def _prefill_seconds_each(self) -> float:
+        """The lazy prefill of a token."""
         seconds, tokens = self._prefilled.tolist()
-        return seconds / max(tokens, 1.0) * num_tokens
+        return seconds / max(tokens, 1.0)
 
     def _prefill_of_all(self, batch: Batch) -> Float[np.ndarray, " R"]:
         """Return the lazy prefill of whole prompts, for each token of whole outputs.
@@ -359,7 +375,7 @@ class Goodput(TracedController):
         """
         prompts = np.array([len(row.tokens) - row.num_generated for row in batch.rows])
         outputs = np.array([row.num_generated + row.num_remaining for row in batch.rows])
-        return self._prefill_seconds(prompts) / outputs
+        return self._prefill_seconds_each * prompts / outputs
 
     def _trial(
         self, batch: Batch, prospects: Prospects, costs: DraftCosts, plain: float, rate: float

@@ -9,6 +9,7 @@ from specresearch.controllers.draft_plan import (
     DraftPlan,
     Prospects,
     at_price,
+    best_of_one,
     fastest,
     plan_of,
 )
@@ -98,6 +99,22 @@ def test_a_row_pays_for_levels_that_nobody_else_drafts(
     costs = DraftCosts(any=5e-3, level=level, row_level=0.0, node=1e-3)
     plan = at_price(prospects, costs, PLAIN, price=100.0)
     assert plan.depths.tolist() == [depth, others]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("deepest", [0, 2])
+def test_one_row_drafts_as_it_would_beside_others(seed: int, deepest: int) -> None:
+    rng = np.random.default_rng(seed)
+    survival, nodes = rng.uniform(0.1, 1.0, (1, 4)).cumprod(axis=1), rng.uniform(0.5, 3.0, 4)
+    costs, nothing = random_costs(rng), np.zeros(1, int)
+    lone = Prospects(survival, nodes, nothing + 4, nothing, np.zeros(1))
+    others = Prospects(
+        survival.repeat(2, axis=0), nodes, np.array([4, 0]), np.array([0, deepest]), np.zeros(2)
+    )
+    best = best_of_one(lone, costs, price=150.0, deepest=deepest)
+    assert at_price(others, costs, PLAIN, price=150.0).depths.tolist() == [best.depth, deepest]
+    assert best.gained == pytest.approx(survival[0, : best.depth].sum())
+    assert (best.value > 0) == (best.depth > 0)
 
 
 def test_a_given_depth_may_exceed_all_levels() -> None:
