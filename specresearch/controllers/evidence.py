@@ -49,18 +49,19 @@ class Evidence:
         self.prior_weight = prior_weight
         self.requests = PerRequest(RequestEvidence)
         self._kept = 1 - 1 / memory
-        self._totals = np.zeros((4, num_levels))
-        self._accepted, self._tried, self._nodes, self._asked = self._totals
+        self._totals = np.zeros((5, num_levels))
+        self._accepted, self._tried, self._made, self._nodes, self._asked = self._totals
 
     def rates(self) -> Float[np.ndarray, " K"]:
         """Return the acceptance of each level once the one before is accepted.
 
-        What was never tried is assumed to be like the level before it.
+        What was never tried is assumed to be like what was made of the level before it: where a
+        lookup finds anything, it mostly finds several tokens.
         """
-        rates, rate = [], _UNKNOWN
-        for accepted, tried in zip(self._accepted.tolist(), self._tried.tolist(), strict=True):
-            rate = (accepted + rate) / (tried + 1)
-            rates.append(rate)
+        rates, like = [], _UNKNOWN
+        for accepted, tried, made in self._totals[:3].T.tolist():
+            rates.append((accepted + like) / (tried + 1))
+            like = (accepted + like) / (made + 1)
         return np.array(rates)
 
     def nodes(self) -> Float[np.ndarray, " K"]:
@@ -131,9 +132,10 @@ class Evidence:
             request.num_expected *= fades
             if depth:
                 request.num_prefilled = length
+        made = tried & (levels < _joined(step.record.draft_depth for step in steps)[:, None])
         nodes = _num_nodes(steps, len(levels))
         self._totals *= self._kept ** len(steps)
-        self._totals += accepted.sum(0), tried.sum(0), nodes, drawn.sum(0)
+        self._totals += accepted.sum(0), tried.sum(0), made.sum(0), nodes, drawn.sum(0)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,15 @@ from tests.controllers.simulation import batch_of, record_of, rows_of
 DEPTH, WEIGHT = 6, 10.0
 
 
-def evidence_of(drafts: Sequence[tuple[int, int]], num_rows: int = 1) -> Evidence:
+def evidence_of(
+    drafts: Sequence[tuple[int, int]], num_rows: int = 1, asked: int = DEPTH
+) -> Evidence:
     """Return the evidence of steps whose rows all made and accepted the same numbers of drafts."""
     evidence = Evidence(DEPTH, memory=1e6, prior_weight=WEIGHT)
     requests = evidence.requests.select(batch_of(rows_of(num_rows)).rows)
     for drafted, accepted in drafts:
         record = record_of([drafted] * num_rows, [accepted] * num_rows)
-        evidence.observe([AskedStep(record, requests, [DEPTH] * num_rows)])
+        evidence.observe([AskedStep(record, requests, [asked] * num_rows)])
     return evidence
 
 
@@ -39,7 +41,7 @@ def test_where_levels_are_alike_both_records_are_added(
     num_accepted: float, num_judged: float
 ) -> None:
     evidence = evidence_of([(6, 3)])
-    evidence._accepted[:], evidence._tried[:] = 599.5, 999.0
+    evidence._accepted[:], evidence._tried[:], evidence._made[:] = 599.5, 999.0, 999.0
     rate = 0.6
     np.testing.assert_allclose(evidence.rates(), rate, atol=1e-3)
     (request,) = evidence.requests.selected
@@ -60,6 +62,15 @@ def test_a_request_that_refuses_more_is_expected_to_refuse_more_in_every_level()
     assert (conditional[0] < conditional[1]).all()
     odds = [rates / (1 - rates) for rates in conditional]
     np.testing.assert_allclose(odds[0] / odds[1], odds[0][0] / odds[1][0])
+
+
+def test_a_level_that_was_never_tried_is_like_what_was_made_of_the_one_before() -> None:
+    """A lookup finds a token once in four steps; where it does, it would have found two."""
+    rates = evidence_of([(0, 0), (0, 0), (0, 0), (1, 1)] * 40, asked=1).rates()
+    assert rates[0] == pytest.approx(0.25, abs=0.02)
+    assert rates[1:].min() > 0.95
+    rates = evidence_of([(1, 0), (1, 0), (1, 0), (1, 1)] * 40, asked=1).rates()
+    np.testing.assert_allclose(rates, 0.25, atol=0.02)
 
 
 def test_an_unknown_request_is_like_the_run() -> None:
