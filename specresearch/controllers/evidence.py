@@ -16,7 +16,7 @@ _REQUEST_MEMORY = 60.0  # judged drafts of a request that count
 
 @dataclass
 class RequestEvidence:
-    """What the steps of one request have shown.
+    """What the drafts of one request have shown.
 
     Attributes:
         num_accepted: Accepted levels.
@@ -36,17 +36,22 @@ class RequestEvidence:
 class Evidence:
     """The evidence of every request and of the whole run, by level of the draft.
 
-    A draft that was asked for and not made counts as refused, and as no node.
+    A draft that was asked for and not made, as where a lookup finds nothing, counts as refused in
+    the run, and as no node.
 
     Args:
         num_levels: The longest path that is drafted.
         memory: Steps with drafts after which a step counts 1/e.
         prior_weight: Drafts of its own after which a request's acceptance counts as much as the
             run's mean.
+        counts_unmade: It counts as refused by the request, too. That tells who gets nothing from
+            the others' drafts; but who finds something now and then is underestimated.
     """
 
-    def __init__(self, num_levels: int, memory: float, prior_weight: float) -> None:
-        self.prior_weight = prior_weight
+    def __init__(
+        self, num_levels: int, memory: float, prior_weight: float, *, counts_unmade: bool = False
+    ) -> None:
+        self.prior_weight, self.counts_unmade = prior_weight, counts_unmade
         self.requests = PerRequest(RequestEvidence)
         self._kept = 1 - 1 / memory
         self._totals = np.zeros((5, num_levels))
@@ -58,11 +63,22 @@ class Evidence:
         What was never tried is assumed to be like what was made of the level before it: where a
         lookup finds anything, it mostly finds several tokens.
         """
-        rates, like = [], _UNKNOWN
+        made, accepted = self._shares()
+        return made * accepted
+
+    def _shares(self) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
+        """Return how often a level is made once the one before is accepted, and then accepted."""
+        chances, like = [], _UNKNOWN
         for accepted, tried, made in self._totals[:3].T.tolist():
-            rates.append((accepted + like) / (tried + 1))
             like = (accepted + like) / (made + 1)
-        return np.array(rates)
+            chances.append(((made + 1) / (tried + 1), like))
+        made, accepted = np.array(chances).T
+        return made, accepted
+
+    def _request_shares(self) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
+        """Return the shares in which a request does not differ, and those in which it does."""
+        made, accepted = self._shares()
+        return (np.ones_like(made), made * accepted) if self.counts_unmade else (made, accepted)
 
     def nodes(self) -> Float[np.ndarray, " K"]:
         """Return the nodes that a row makes in each level."""
@@ -75,17 +91,17 @@ class Evidence:
     def survival(self) -> Float[np.ndarray, "R K"]:
         """Return the chance of each selected request's draft to be accepted down to each level.
 
-        Levels differ: a lookup often finds nothing, but is seldom refused where it finds something.
-        So what a request has shown changes the odds of the run, by the same factor in every level.
+        Levels differ, so what a request has shown changes the odds of the run, by the same factor
+        in every level.
         """
-        requests, rates = self.requests.selected, self.rates()
+        requests, (made, rates) = self.requests.selected, self._request_shares()
         own = [(each.num_accepted, each.num_judged, each.num_expected) for each in requests]
         accepted, judged, expected = np.array(own).T
         rate = np.divide(expected, judged, out=np.full(len(own), _UNKNOWN), where=judged > 0)
         accepts = (accepted + self.prior_weight * rate) / rate * rates[:, None]
         refuses = (judged - accepted + self.prior_weight * (1 - rate)) / (1 - rate)
         refuses = refuses * (1 - rates[:, None])
-        return (accepts / (accepts + refuses)).cumprod(axis=0).T
+        return (made[:, None] * accepts / (accepts + refuses)).cumprod(axis=0).T
 
     def num_unprefilled(self, lengths: Sequence[int], num_drafts: int) -> Int[np.ndarray, " R"]:
         """Return the tokens of each selected request that a lazy drafter has yet to prefill.
@@ -117,8 +133,10 @@ class Evidence:
             if rates:
                 accepted[b, : len(rates)] = rates[: len(levels)]
         accepted *= tried
-        expected = tried @ self.rates()
-        sums = accepted.sum(1).tolist(), tried.sum(1).tolist(), expected.tolist()
+        made = tried & (levels < _joined(step.record.draft_depth for step in steps)[:, None])
+        judged = tried if self.counts_unmade else made
+        expected = judged @ self._request_shares()[1]
+        sums = accepted.sum(1).tolist(), judged.sum(1).tolist(), expected.tolist()
         context = _joined(step.record.context for step in steps).tolist()
         for request, got, judged, foreseen, depth, length in zip(
             requests, *sums, asked.tolist(), context, strict=True
@@ -132,7 +150,6 @@ class Evidence:
             request.num_expected *= fades
             if depth:
                 request.num_prefilled = length
-        made = tried & (levels < _joined(step.record.draft_depth for step in steps)[:, None])
         nodes = _num_nodes(steps, len(levels))
         self._totals *= self._kept ** len(steps)
         self._totals += accepted.sum(0), tried.sum(0), made.sum(0), nodes, drawn.sum(0)

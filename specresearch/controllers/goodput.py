@@ -139,7 +139,12 @@ class Goodput(TracedController):
 
     def reset(self) -> None:
         super().reset()
-        self._evidence = Evidence(self._max_depth, self.memory, self.prior_weight)
+        self._evidence = Evidence(
+            self._max_depth,
+            self.memory,
+            self.prior_weight,
+            counts_unmade=self.max_slowdown is not None,
+        )
         self._step_time = StepTime(self.memory)
         self._prefilled = np.zeros(2)  # seconds and tokens of all lazy prefill
         self._calibration = ScoreCalibration(self._max_depth, self.memory)

@@ -12,10 +12,14 @@ DEPTH, WEIGHT = 6, 10.0
 
 
 def evidence_of(
-    drafts: Sequence[tuple[int, int]], num_rows: int = 1, asked: int = DEPTH
+    drafts: Sequence[tuple[int, int]],
+    num_rows: int = 1,
+    asked: int = DEPTH,
+    *,
+    counts_unmade: bool = False,
 ) -> Evidence:
     """Return the evidence of steps whose rows all made and accepted the same numbers of drafts."""
-    evidence = Evidence(DEPTH, memory=1e6, prior_weight=WEIGHT)
+    evidence = Evidence(DEPTH, 1e6, WEIGHT, counts_unmade=counts_unmade)
     requests = evidence.requests.select(batch_of(rows_of(num_rows)).rows)
     for drafted, accepted in drafts:
         record = record_of([drafted] * num_rows, [accepted] * num_rows)
@@ -52,7 +56,7 @@ def test_where_levels_are_alike_both_records_are_added(
 
 
 def test_a_request_that_refuses_more_is_expected_to_refuse_more_in_every_level() -> None:
-    evidence = evidence_of([(0, 0), (6, 5)] * 40)
+    evidence = evidence_of([(6, 0), (6, 5)] * 40)
     usual = evidence.survival()[0]
     (request,) = evidence.requests.selected
     request.num_accepted /= 2
@@ -78,3 +82,13 @@ def test_an_unknown_request_is_like_the_run() -> None:
     known = evidence.requests.select(batch_of(rows_of(1)).rows)
     assert list(known) == [RequestEvidence()]
     np.testing.assert_allclose(evidence.survival()[0], evidence.rates().cumprod())
+
+
+def test_what_was_not_made_is_held_against_a_request_only_if_asked_for() -> None:
+    """A lookup finds nothing for a while, as it does now and then."""
+    drafts = [(0, 0), (0, 0), (0, 0), (6, 6)] * 80 + [(0, 0)] * 30
+    usual, strict = evidence_of(drafts), evidence_of(drafts, counts_unmade=True)
+    np.testing.assert_allclose(usual.rates(), strict.rates())
+    np.testing.assert_allclose(usual.survival()[0], usual.rates().cumprod(), rtol=0.1)
+    fresh, last = usual.rates()[0], strict.survival()[0, 0]
+    assert last < 0.8 * fresh
