@@ -41,6 +41,7 @@ SEEDS = range(8)
 LENGTHS = (0, 1, 2, 3, 5, 10)
 BUSY = Machine(draft=2e-3, verify=11e-3, verify_token=3e-3)
 NEAR = Machine(draft=2.4e-3, verify=8.2e-3, verify_token=0.25e-3)
+ALONE = Machine(draft=0.05e-3, verify=4.5e-3, verify_token=0.3e-3)
 STREAMS = {
     "gains little": Stream(replace(NEAR, draft=2.1e-3, verify_token=0.17e-3), 8, 80, 0.57),
     "first refuse": Stream(NEAR, 4, 48, 0.57, first=0.05),
@@ -51,6 +52,10 @@ STREAMS = {
     "lookup": Stream(
         Machine(draft=0.05e-3, verify_token=0.6e-3), 8, 64, 0.6, supply=0.4, prefills_lazily=False
     ),
+    "lookup alone": Stream(
+        replace(ALONE, verify_token=0.15e-3), 1, 40, 0.75, supply=0.25, prefills_lazily=False
+    ),
+    "lookup loses": Stream(ALONE, 1, 40, 0.5, supply=0.06, prefills_lazily=False),
     "busy between": Stream(Machine(), 4, 60, 0.7, busy=BUSY),
     "slow draft between": Stream(Machine(), 4, 60, 0.7, busy=Machine(draft=20e-3)),
     "acceptance falls": Stream(Machine(draft=2e-3), 4, 60, 0.9, last=0.15),

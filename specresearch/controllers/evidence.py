@@ -41,7 +41,7 @@ class Evidence:
 
     Args:
         num_levels: The longest path that is drafted.
-        memory: Steps with drafts after which a step counts 1/e.
+        memory: Steps in which a draft was made, after which an older one counts 1/e.
         prior_weight: Drafts of its own after which a request's acceptance counts as much as the
             run's mean.
         counts_unmade: It counts as refused by the request, too. That tells who gets nothing from
@@ -151,7 +151,7 @@ class Evidence:
             if depth:
                 request.num_prefilled = length
         nodes = _num_nodes(steps, len(levels))
-        self._totals *= self._kept ** len(steps)
+        self._totals *= self._kept ** sum(any(step.record.num_draft_tokens) for step in steps)
         self._totals += accepted.sum(0), tried.sum(0), made.sum(0), nodes, drawn.sum(0)
 
 

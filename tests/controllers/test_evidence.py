@@ -68,6 +68,23 @@ def test_a_request_that_refuses_more_is_expected_to_refuse_more_in_every_level()
     np.testing.assert_allclose(odds[0] / odds[1], odds[0][0] / odds[1][0])
 
 
+def test_steps_without_a_draft_make_none_forgotten() -> None:
+    """A lookup alone makes few drafts, so that it would know hardly any."""
+    evidence = Evidence(DEPTH, 2.0, WEIGHT)
+    requests = evidence.requests.select(batch_of(rows_of(1)).rows)
+
+    def observe(drafted: int, accepted: int, num: int) -> None:
+        evidence.observe([AskedStep(record_of([drafted], [accepted]), requests, [DEPTH])] * num)
+
+    observe(6, 6, 4)
+    observe(0, 0, 40)
+    made, accepted = evidence._shares()
+    assert made[0] < 0.2
+    assert accepted.min() > 0.85
+    observe(6, 0, 4)
+    assert evidence._shares()[1][0] < 0.3
+
+
 def test_a_level_that_was_never_tried_is_like_what_was_made_of_the_one_before() -> None:
     """A lookup finds a token once in four steps; where it does, it would have found two."""
     rates = evidence_of([(0, 0), (0, 0), (0, 0), (1, 1)] * 40, asked=1).rates()
