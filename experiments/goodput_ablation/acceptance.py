@@ -39,9 +39,12 @@ def one_rate(evidence: Evidence) -> Survival:
     return (rates / (own[:, 1:] + evidence.prior_weight)).cumprod(1)
 
 
-WAYS: dict[str, Callable[[Evidence], Survival]] = {
-    "one rate": one_rate,
-    "odds": Evidence.survival,
+# What foresees, and whether drafts that were not made are held against the request.
+WAYS: dict[str, tuple[Callable[[Evidence], Survival], bool]] = {
+    "run": (run_alone, False),
+    "one rate": (one_rate, True),
+    "odds, unmade counted": (Evidence.survival, True),
+    "odds": (Evidence.survival, False),
 }
 
 
@@ -58,20 +61,25 @@ def main() -> None:
         if steps.empty:
             raise SystemExit(f"{run} has no side {args.side}; it has: {set(table['side'])}")
         alone = None
-        for way, weight in [("run", 1.0), *((way, weight) for way in WAYS for weight in WEIGHTS)]:
-            score, *biases = scored(steps, WAYS.get(way, run_alone), weight)
+        others = [(way, weight) for way in list(WAYS)[1:] for weight in WEIGHTS]
+        for way, weight in [("run", 1.0), *others]:
+            score, *biases = scored(steps, *WAYS[way], weight)
             alone = score if alone is None else alone
             figures = [f"{value:.3f}" for value in (score - alone, *biases)]
             writer.writerow(["/".join(run.parts[-2:]), way, weight, *figures])
 
 
 def scored(
-    steps: pd.DataFrame, way: Callable[[Evidence], Survival], weight: float
+    steps: pd.DataFrame,
+    way: Callable[[Evidence], Survival],
+    counts_unmade: bool,
+    weight: float,
 ) -> tuple[float, float, float]:
     """Return the log-likelihood of a request's step, and the biases as ratios less 1."""
     records: list[Any] = [SimpleNamespace(**step) for step in steps.to_dict("records")]
     length = max(max(step.num_draft_tokens) for step in records)
-    parts = zip(*foreseen(records, way, weight, length), strict=True)
+    evidence = Evidence(length, MEMORY, weight, counts_unmade=counts_unmade)
+    parts = zip(*foreseen(records, way, evidence, length), strict=True)
     survival, accepted, judged = map(np.concatenate, parts)
     before = np.hstack([np.ones((len(survival), 1)), survival[:, :-1]])
     rates = (survival / before).clip(TINY, 1 - TINY)
@@ -85,10 +93,9 @@ def scored(
 
 
 def foreseen(
-    steps: Sequence[Any], way: Callable[[Evidence], Survival], weight: float, length: int
+    steps: Sequence[Any], way: Callable[[Evidence], Survival], evidence: Evidence, length: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield, of each step but the first, what was foreseen and what came true, by row and level."""
-    evidence = Evidence(length, MEMORY, weight)
     rows: dict[str, RequestState] = {}
     levels = np.arange(length)
     for number, step in enumerate(steps):
