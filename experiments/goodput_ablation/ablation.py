@@ -31,6 +31,7 @@ from specresearch.controllers import (
     window_fit,
 )
 from specresearch.controllers.evidence import Evidence
+from specresearch.controllers.prefill_cost import PrefillCost
 from specresearch.controllers.score_calibration import ScoreCalibration
 from specresearch.controllers.step_time import StepTime
 from specresearch.metrics import StepRecord
@@ -163,9 +164,9 @@ VARIANTS: dict[str, Without] = {
     "windows of 8": Without(constants={window_fit: {"_WINDOW": 8}}),
     "windows of 64": Without(constants={window_fit: {"_WINDOW": 64}}),
     "first steps of a depth counted": Without(methods={StepTime: {"observe": observe_all}}),
-    "lazy prefill unknown": Without(methods={Goodput: {"_prefill_seconds_each": 0.0}}),
+    "lazy prefill unknown": Without(methods={PrefillCost: {"seconds_each": 0.0}}),
     "newcomers' prefill unknown": Without(
-        methods={Goodput: {"_prefill_of_all": lambda self, batch: np.zeros(len(batch))}}
+        methods={PrefillCost: {"of_all": lambda self, batch: np.zeros(len(batch))}}
     ),
     "own time unknown": Without(methods={StepTime: {"observe": observe_work}}),
     "all nodes verified": Without(methods={Goodput: {"trim": verifies_all}}),

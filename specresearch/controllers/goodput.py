@@ -8,11 +8,9 @@ from dataclasses import replace
 from math import ceil
 
 import numpy as np
-from jaxtyping import Float
 
 from specresearch.batch import Batch
 from specresearch.controllers.draft_plan import (
-    DraftPlan,
     LoneDraft,
     Prospects,
     TimeLimit,
@@ -21,10 +19,12 @@ from specresearch.controllers.draft_plan import (
     fastest_within,
     plan_of,
 )
+from specresearch.controllers.draft_trial import DraftTrial
 from specresearch.controllers.evidence import AskedStep, Evidence, RequestEvidence
+from specresearch.controllers.prefill_cost import PrefillCost
 from specresearch.controllers.score_calibration import ScoreCalibration
 from specresearch.controllers.scored_tree import ScoredTree
-from specresearch.controllers.step_time import DraftCosts, StepTime
+from specresearch.controllers.step_time import StepTime
 from specresearch.controllers.time_account import TimeAccount
 from specresearch.controllers.trace import TracedController
 from specresearch.metrics import StepRecord
@@ -36,7 +36,6 @@ _UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
 _START_WIDTH = 4  # nodes of each level of a tree in these steps
 _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
 _EARLY = 500.0  # steps whose share of trials may be spent at the start
-_TRIAL = 2  # steps of a trial at least, of which the first is left out of the times
 _SPARE_WIDTH = 1.5  # nodes of a level to expand for each that is verified
 _FIRST_HELD = 2  # steps for which a decision holds; doubled each time the next one confirms it,
 _HELD = 8  # up to these if it is to draft, since much can be learned then,
@@ -146,7 +145,7 @@ class Goodput(TracedController):
             counts_unmade=self.max_slowdown is not None,
         )
         self._step_time = StepTime(self.memory)
-        self._prefilled = np.zeros(2)  # seconds and tokens of all lazy prefill
+        self._prefill = PrefillCost()
         self._calibration = ScoreCalibration(self._max_depth, self.memory)
         self._exploration = TimeAccount(self.explore, _EARLY)
         self._deciding = TimeAccount(_DECIDING, _SOON)
@@ -265,7 +264,7 @@ class Goodput(TracedController):
         if not (any(is_new) and self._is_drafting) or self._is_trial:
             return
         newcomer = self._newcomer(max(given))
-        price = self._price * self._prefill_seconds_each
+        price = self._price * self._prefill.seconds_each
         for b, row in enumerate(batch.rows):
             prefill = price * len(row.tokens) / (batch.room[b] + 1)
             if is_new[b] and newcomer.value > prefill * (1 + newcomer.gained):
@@ -288,8 +287,7 @@ class Goodput(TracedController):
         for step in steps:
             record, asked = step.record, step.asked
             estimates = self._step_time.observe(record, max(asked), sum(map(bool, asked)))
-            if record.num_lazy_prefill_tokens:
-                self._prefilled += record.times.lazy_prefill, record.num_lazy_prefill_tokens
+            self._prefill.observe(record)
             seconds = sum(estimates.values())
             if self.max_slowdown is not None:
                 # By estimates: an outlier would have hit a plain step just as well.
@@ -321,40 +319,32 @@ class Goodput(TracedController):
         if self.max_slowdown is not None:
             limit = self._time_limit(prospects, seconds, min(2 * self._num_held, _HELD))
             best = fastest_within(limit, best, prospects, costs, seconds)
-        newcomers = replace(prospects, prefill=self._prefill_of_all(batch))
+        newcomers = replace(prospects, prefill=self._prefill.of_all(batch))
         policy = plan_of(newcomers, costs, seconds, best.depths)
         drafts = min(best.rate, policy.rate) > (1 + self.margin) * plain.rate
         chosen = best if drafts else plain
         self._price, self._step_seconds, self._costs = chosen.rate, chosen.seconds, costs
         was_trial, self._is_trial = self._is_trial, False
         if not (drafts or was_trial):
-            trial, num_steps = self._trial(batch, prospects, costs, seconds, plain.rate)
+            allowance = self._exploration.allowance
+            trial = DraftTrial.of(prospects, costs, seconds, plain, batch.room, allowance, _HELD)
             if limit is not None:
-                limit = self._time_limit(prospects, seconds, num_steps)
-            self._is_trial = self._may_try(trial, num_steps, plain, limit)
-            chosen = trial if self._is_trial else plain
+                limit = self._time_limit(prospects, seconds, trial.num_steps)
+            self._is_trial = trial.may_begin(plain, limit, allowance)
+            if self._is_trial:
+                chosen, self._next_decision = trial.plan, self._num_steps + trial.num_steps
         self._depths, self._decided_at = chosen.depths.tolist(), self._num_steps
         self._newcomers = {}
         if self._kind.trees:
             widest = prospects.nodes[: max(self._depths)].max(initial=1.0)
             self._width = 1 << (ceil(_SPARE_WIDTH * widest) - 1).bit_length()
         if self._is_trial:
-            self._next_decision = self._num_steps + num_steps
             return
         is_confirmed = drafts == self._is_drafting and not self._trial_lost < 0
         self._is_drafting, self._trial_lost = drafts, 0.0
         most = _HELD if drafts else _IDLE
         self._num_held = min(2 * self._num_held, most) if is_confirmed else _FIRST_HELD
         self._next_decision = self._num_steps + self._num_held
-
-    def _may_try(
-        self, trial: DraftPlan, num_steps: int, plain: DraftPlan, limit: TimeLimit | None
-    ) -> bool:
-        """Return whether a trial asks for drafts, can be paid for, and makes nobody fall behind."""
-        lost = num_steps * (trial.seconds - trial.tokens / plain.rate)
-        is_other = bool((trial.depths > plain.depths).any())
-        is_within = limit is None or trial.seconds <= limit(trial.depths)
-        return is_other and is_within and lost <= self._exploration.allowance
 
     def _prospects(self, batch: Batch) -> Prospects:
         given = np.array(self._given(batch))
@@ -363,52 +353,9 @@ class Goodput(TracedController):
         unread = self._evidence.num_unprefilled(
             [len(row.tokens) for row in batch.rows], self._max_nodes
         )
-        prefill = self._prefill_seconds_each * unread / (np.array(batch.room) + 1)
+        prefill = self._prefill.seconds_each * unread / (np.array(batch.room) + 1)
         survival, nodes = self._evidence.survival(), self._evidence.nodes()
         return Prospects(survival, nodes, limits, given, prefill)
-
-    @property
-    def _prefill_seconds_each(self) -> float:
-        """The lazy prefill of a token."""
-        seconds, tokens = self._prefilled.tolist()
-        return seconds / max(tokens, 1.0)
-
-    def _prefill_of_all(self, batch: Batch) -> Float[np.ndarray, " R"]:
-        """Return the lazy prefill of whole prompts, for each token of whole outputs.
-
-        A prompt that has been read is paid for, but who comes next will have to pay again.
-        """
-        prompts = np.array([len(row.tokens) - row.num_generated for row in batch.rows])
-        outputs = np.array([row.num_generated + row.num_remaining for row in batch.rows])
-        return self._prefill_seconds_each * prompts / outputs
-
-    def _trial(
-        self, batch: Batch, prospects: Prospects, costs: DraftCosts, plain: float, rate: float
-    ) -> tuple[DraftPlan, int]:
-        """Return a plan of one level for those of whom the account can pay the lazy prefill.
-
-        It lasts for so many steps, 2 to 8, that they lose about as much as the prefill: the more a
-        trial costs to begin, the more it should show.
-
-        Args:
-            plain: Seconds of the step without drafts.
-            rate: Tokens per second of plain decoding.
-
-        Returns:
-            The plan with its share of the prefill, and the number of steps.
-        """
-        spent = prospects.prefill * (np.array(batch.room) + 1)
-        order = np.argsort(spent, kind="stable")
-        is_paid = np.empty(len(spent), dtype=bool)
-        is_paid[order] = spent[order].cumsum() <= self._exploration.allowance
-        depths = np.where(is_paid & (prospects.limits > 0), 1, prospects.given)
-        step = plan_of(replace(prospects, prefill=0 * spent), costs, plain, depths)
-        prefill = float(spent[depths > 0].sum())
-        lost = step.seconds - step.tokens / rate
-        affordable = min(prefill, self._exploration.allowance - prefill)
-        num = int(affordable / lost) if lost > 0 else _HELD
-        num = min(max(num, _TRIAL), _HELD)
-        return replace(step, seconds=step.seconds + prefill / num), num
 
     def _time_limit(self, prospects: Prospects, plain: float, num_steps: int) -> TimeLimit:
         """Return how long each of so many steps may take if no request is to fall behind.

@@ -1,0 +1,63 @@
+"""Trials: one level of drafts for a few steps, to see whether drafts would pay."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from specresearch.controllers.draft_plan import DraftPlan, Prospects, TimeLimit, plan_of
+from specresearch.controllers.step_time import DraftCosts
+
+_LEAST = 2  # steps of a trial, of which the first is left out of the times
+
+
+@dataclass(frozen=True)
+class DraftTrial:
+    """What is tried, and for how many steps.
+
+    Attributes:
+        plan: Its time has each step's share of the lazy prefill.
+    """
+
+    plan: DraftPlan
+    num_steps: int
+
+    @staticmethod
+    def of(
+        prospects: Prospects,
+        costs: DraftCosts,
+        seconds: float,
+        plain: DraftPlan,
+        room: Sequence[int],
+        allowance: float,
+        most: int,
+    ) -> "DraftTrial":
+        """Return a trial by those of whom the allowance can pay the lazy prefill.
+
+        It lasts for so many steps, up to `most`, that they lose about as much as the prefill: the
+        more a trial costs to begin, the more it should show.
+
+        Args:
+            seconds: Of the step without drafts.
+            plain: The plan without drafts.
+            room: The drafts that each row can still use.
+            allowance: Seconds that may be lost.
+        """
+        spent = prospects.prefill * (np.array(room) + 1)
+        order = np.argsort(spent, kind="stable")
+        is_paid = np.empty(len(spent), dtype=bool)
+        is_paid[order] = spent[order].cumsum() <= allowance
+        depths = np.where(is_paid & (prospects.limits > 0), 1, prospects.given)
+        step = plan_of(replace(prospects, prefill=0 * spent), costs, seconds, depths)
+        prefill = float(spent[depths > 0].sum())
+        lost = step.seconds - step.tokens / plain.rate
+        num = int(min(prefill, allowance - prefill) / lost) if lost > 0 else most
+        num = min(max(num, _LEAST), most)
+        return DraftTrial(replace(step, seconds=step.seconds + prefill / num), num)
+
+    def may_begin(self, plain: DraftPlan, limit: TimeLimit | None, allowance: float) -> bool:
+        """Return whether it asks for drafts, can be paid for, and makes nobody fall behind."""
+        lost = self.num_steps * (self.plan.seconds - self.plan.tokens / plain.rate)
+        is_other = bool((self.plan.depths > plain.depths).any())
+        is_within = limit is None or self.plan.seconds <= limit(self.plan.depths)
+        return is_other and is_within and lost <= allowance
