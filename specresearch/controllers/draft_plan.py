@@ -82,6 +82,7 @@ class LoneDraft:
     """What one row drafts beside the others.
 
     Attributes:
+        depth: The levels of its draft.
         gained: Expected accepted drafts.
         value: These less the price of their time, in tokens.
     """

@@ -19,6 +19,7 @@ class PrefillCost:
         return self._seconds / max(self._num_tokens, 1)
 
     def observe(self, record: StepRecord) -> None:
+        """Add what a step prefilled."""
         if record.num_lazy_prefill_tokens:
             self._seconds += record.times.lazy_prefill
             self._num_tokens += record.num_lazy_prefill_tokens

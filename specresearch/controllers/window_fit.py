@@ -55,7 +55,7 @@ class WindowFit:
         self._is_new = False
         num_rows, num_weights = len(self._rows), len(self.weights)
         weights = np.array(self.weights)
-        # A row for each weight, with what it was, holds it where it did not vary.
+        # One more row for each weight keeps it as it was where nothing varied.
         table = np.concatenate(
             [self._rows[:, :-1], np.column_stack([np.eye(num_weights), weights])]
         )
