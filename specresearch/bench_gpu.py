@@ -24,6 +24,7 @@ def main() -> None:
             measure(
                 args.output,
                 args.only or PARTS,
+                args.cases or [""],
                 args.minutes,
                 is_rehearsal=args.rehearse,
                 is_compiled=args.compile,
@@ -36,15 +37,16 @@ def main() -> None:
 def measure(
     folder: Path | None,
     names: tuple[str, ...],
+    containing: list[str],
     minutes: float,
     *,
     is_rehearsal: bool,
     is_compiled: bool,
 ) -> None:
-    """Measure the named parts, and write a table and a JSON file.
+    """Measure the named parts' cases that contain a text, and write a table and a JSON file.
 
     Raises:
-        ValueError: If there is no GPU, and this is no rehearsal.
+        ValueError: If there is no GPU, and this is no rehearsal; or if no case is left.
     """
     with quick_imports():
         import torch
@@ -76,6 +78,7 @@ def measure(
         60 * minutes,
         write=report.write,
         say=lambda text: print(text, file=sys.stderr, flush=True),
+        containing=containing,
     )
     for row in rows:
         if row.value is None:
@@ -102,6 +105,12 @@ def parser() -> ArgumentParser:
         type=_parts,
         metavar="PARTS",
         help=f"parts to measure, separated by commas: {', '.join(PARTS)}",
+    )
+    add(
+        "--cases",
+        action="append",
+        metavar="TEXT",
+        help="measure only the cases whose name contains this text; may be given more than once",
     )
     add(
         "--minutes",

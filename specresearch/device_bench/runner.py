@@ -44,6 +44,7 @@ def measure_all(
     seconds: float,
     write: Callable[[Sequence[Measurement]], None],
     say: Say,
+    containing: Sequence[str] = ("",),
 ) -> list[Measurement]:
     """Measure parts in order.
 
@@ -51,7 +52,12 @@ def measure_all(
         seconds: For all of them, and for the profiles at the end; a case that has begun is
             finished.
         write: Called with all measurements so far, after every part and on an interruption.
+        containing: Of each part, measure the cases whose name contains one of these.
+
+    Raises:
+        ValueError: If no case is left to measure.
     """
+    known: list[str] = []
     rows: list[Measurement] = []
     late: list[_Profile] = []
     end = time.monotonic() + seconds
@@ -62,9 +68,13 @@ def measure_all(
             begin = time.monotonic()
             part_end = begin + max(parts_end - begin, 0.0) * part.share / shares
             with no_full_collections():
-                late += _measure(bench, part, part_end, end, rows.append, say)
+                cases = _cases(bench, part, rows.append)
+                known += [case.name for case in cases]
+                cases = [case for case in cases if any(text in case.name for text in containing)]
+                late += _measure(bench, cases, part.name, part_end, end, rows.append, say)
             bench.clean_up()
-            write(rows)
+            if rows:
+                write(rows)
         for profile in late:
             left = duration(max(end - time.monotonic(), 0.0))
             say(f"{profile.missing.part}: profile of {profile.missing.case}; {left} left")
@@ -76,6 +86,11 @@ def measure_all(
     except KeyboardInterrupt:
         write(rows)
         raise
+    if not rows:
+        raise ValueError(
+            f"no case's name contains {' or '.join(map(repr, containing))}; these parts have: "
+            f"{'; '.join(known)}"
+        )
     return rows
 
 
@@ -99,24 +114,33 @@ class _Profile:
         return list(_rows(self.measure, self.missing))
 
 
-def _measure(
-    bench: Bench, part: Part, part_end: float, end: float, add: Add, say: Say
-) -> list[_Profile]:
-    """Add the measurements of a part; return what is left for the end."""
+def _cases(bench: Bench, part: Part, add: Add) -> list[BenchCase]:
     try:
-        cases = list(part.cases(bench))
+        return list(part.cases(bench))
     except Exception as error:
         add(Measurement("remaining figures", part=part.name, reason=reason_of(error)))
         return []
+
+
+def _measure(
+    bench: Bench,
+    cases: Sequence[BenchCase],
+    part: str,
+    part_end: float,
+    end: float,
+    add: Add,
+    say: Say,
+) -> list[_Profile]:
+    """Add the measurements of a part; return what is left for the end."""
     late: list[_Profile] = []
     for number, case in enumerate(cases):
-        missing = Measurement("remaining figures", part=part.name, case=case.name)
+        missing = Measurement("remaining figures", part=part, case=case.name)
         now = time.monotonic()
         if now >= part_end:
             add(replace(missing, reason=OUT_OF_TIME))
             continue
         bench.deadline = now + (part_end - now) / (len(cases) - number)
-        say(f"{part.name}: {case.name}; {duration(max(end - now, 0.0))} of the time limit left")
+        say(f"{part}: {case.name}; {duration(max(end - now, 0.0))} of the time limit left")
         for row in _rows(case.measure, missing):
             add(row)
         late += [_Profile(profile, missing) for profile in bench.profiles]

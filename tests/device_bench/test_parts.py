@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +71,30 @@ def test_what_fails_is_a_row_and_the_rest_goes_on() -> None:
         "the weights need 16 GB",
     ]
     assert written == [3, 4, 5]
+
+
+def test_cases_are_chosen_by_what_their_names_contain() -> None:
+    parts = [
+        Part(name, lambda _: iter([BenchCase("a chain", one), BenchCase("a tree", one)]), 0.5)
+        for name in ("first", "second")
+    ]
+    silent: dict[str, Any] = {"write": lambda _: None, "say": lambda _: None}
+    rows = measure_all(bench(), parts, 60.0, **silent, containing=["tree", "bush"])
+    assert [(row.part, row.case) for row in rows] == [("first", "a tree"), ("second", "a tree")]
+
+
+def test_no_chosen_case_is_an_error_and_leaves_no_file() -> None:
+    written: list[int] = []
+    with pytest.raises(ValueError, match=r"'bush' or 'hedge'; these parts have: case .*one"):
+        measure_all(
+            bench(),
+            [part("a", one)],
+            60.0,
+            write=lambda rows: written.append(len(rows)),
+            say=lambda _: None,
+            containing=["bush", "hedge"],
+        )
+    assert not written
 
 
 def test_what_does_not_fit_the_time_is_named() -> None:
