@@ -214,6 +214,8 @@ class CausalLM(HFModel, SlotModel):
         """
         if self.passes is not None:
             padded = self.passes.fit(slots, topology, first)
+            if padded is None and first == 0:
+                padded = self.passes.fit_append(slots, topology)
             if padded is not None:
                 return self._forward_padded(
                     padded, slots, token_ids, topology, logit_rows, hidden_layers

@@ -240,6 +240,8 @@ class EagleModel(SlotModel):
     ) -> Float[Tensor, "B M H"]:
         if self.passes is not None:
             padded = self.passes.fit(slots, topology, first, behind)
+            if padded is None and first == behind == 0:
+                padded = self.passes.fit_append(slots, topology)
             if padded is not None:
                 inputs = [token_ids, features]
                 (out,) = self.passes.run(

@@ -31,6 +31,7 @@ ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 NODES = (1, 2, 4, 8, 16, 32, 64, 128)
 SHORTEST_WIDTH = 256
 PENDING = 16  # tokens that a chain of drafts may first append
+MOST_APPENDED = 1024  # tokens, padding included; in more, computing hides the launches
 
 
 @dataclass(frozen=True)
@@ -102,17 +103,41 @@ class PassGraphs:
         end = max([model.lengths[slot] for slot in slots]) - behind + num_nodes
         if end > limit or model.lengths[-1] > limit:
             return None
-        width = SHORTEST_WIDTH
-        while width < end:
-            width *= 2 if model.kernel is None else 4
         return PaddedPass(
             rows=min(rows, max(model.cache.num_slots, len(slots))),
             num_nodes=num_nodes,
             first=first,
-            width=min(width, model.cache.num_columns),
+            width=self._width(end),
             is_chain=topology.is_chain,
             max_depth=max_depth,
         )
+
+    def fit_append(self, slots: Sequence[int], topology: Topology) -> PaddedPass | None:
+        """Return how a chain longer than any tree is padded, such as a prompt; None as in `fit`.
+
+        Rows of padding would need more columns than there are beside tokens, so there are none.
+        """
+        rows, num_nodes = len(slots), at_least(topology.num_nodes, NODES)
+        if not topology.is_chain or num_nodes is None or rows not in ROWS:
+            return None
+        end = max([self.model.lengths[slot] for slot in slots]) + num_nodes
+        if rows * num_nodes > MOST_APPENDED or end > self.model.cache.num_columns:
+            return None
+        return PaddedPass(
+            rows=rows,
+            num_nodes=num_nodes,
+            first=0,
+            width=self._width(end),
+            is_chain=True,
+            max_depth=num_nodes - 1,
+        )
+
+    def _width(self, end: int) -> int:
+        """Return the columns that a pass reads, of a few numbers, that hold `end`."""
+        width = SHORTEST_WIDTH
+        while width < end:
+            width *= 2 if self.model.kernel is None else 4
+        return min(width, self.model.cache.num_columns)
 
     def run(
         self,

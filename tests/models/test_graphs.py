@@ -276,6 +276,41 @@ class TestSizes:
         assert passes_of().fit((0,), Topology.chain(17)) is None
         assert passes_of(num_slots=200).fit(tuple(range(200)), Topology.chain(1)) is None
 
+    def test_prompts_have_a_graph_up_to_a_number_of_tokens(self) -> None:
+        passes = passes_of(num_slots=40)
+        passes.model.allocate(40, 300)
+        chain = Topology.chain(20)
+        padded = passes.fit_append((0, 1), chain)
+        assert padded is not None
+        assert (padded.rows, padded.num_nodes) == (2, 32)
+        assert passes.fit_append(tuple(range(32)), chain) is not None
+        assert passes.fit_append(tuple(range(32)), Topology.chain(33)) is None  # 2,048 tokens
+        assert passes.fit_append((0, 1, 2), chain) is None  # would need a row of padding
+        assert passes.fit_append((0,), Topology.chain(129)) is None
+        tree = Topology.from_parents(torch.tensor([[-1] + [0] * 19]))
+        assert passes.fit_append((0,), tree) is None
+
+    def test_a_prompt_is_padded_within_its_own_slot(self) -> None:
+        outputs = []
+        for graphs in (False, True):
+            lm = CausalLM(copy.deepcopy(MODEL), max_len=64, graphs=graphs)
+            lm.allocate(3, 11)
+            lm.extend((0, 1, 2), [[1, 2], [3], [4, 5, 6]], want_logits=False)
+            before = lm.cache.buffers[0][0].clone()
+            prompts = [list(range(1, 21)), list(range(3, 23))]
+            outputs.append(lm.extend((0, 1), prompts, hidden_layers=(1,)))
+            last = lm.lengths[0]
+            assert last == 22
+            changed = (lm.cache.buffers[0][0] != before).any(-1).any(-1)
+            assert changed[0, :2].sum() == changed[1, :1].sum() == changed[2].sum() == 0
+        assert lm.passes is not None
+        assert lm.passes.graphs.keys[-1][0].num_nodes == 32
+        eager, graphed = outputs
+        torch.testing.assert_close(graphed.logits, eager.logits)
+        torch.testing.assert_close(graphed.hidden[0], eager.hidden[0])
+        lm.lengths[0] = lm.cache.num_columns - 31  # a padded prompt would leave its slot
+        assert lm.passes.fit_append((0, 1), Topology.chain(20)) is None
+
     def test_no_row_reaches_the_columns_of_padding(self) -> None:
         passes = passes_of()
         model = passes.model
