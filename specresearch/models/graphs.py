@@ -6,6 +6,7 @@ than on a GPU the function itself runs on the same buffers, so that everything b
 tested on every machine.
 """
 
+import gc
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -232,7 +233,10 @@ def _warmed_up(function: Callable[..., Tensors], buffers: Tensors) -> Tensors:
 def _captured(function: Callable[..., Tensors], buffers: Tensors, device: torch.device) -> _Graph:
     pool, graph = _pools.setdefault(device, _Pool()), torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph, pool=pool.handle, capture_error_mode="thread_local"):
+        with (
+            _no_collections(),
+            torch.cuda.graph(graph, pool=pool.handle, capture_error_mode="thread_local"),
+        ):
             outputs = function(*buffers)
     except BaseException:  # an interruption, too
         _forget_capture(device)
@@ -243,6 +247,18 @@ def _captured(function: Callable[..., Tensors], buffers: Tensors, device: torch.
         return outputs
 
     return _Graph(buffers, replay, function, pool)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Put garbage collections off: one that frees another graph makes a capture fail."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _forget_capture(device: torch.device) -> None:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from specresearch.proposal import upload
 
 JOIN_EVERY = 16  # calls of `add`
+_PART_SIZE = 3  # numbers of a newer part
 
 FlatLayers = tuple[Float[Tensor, "N _"], ...]
 
@@ -31,11 +32,16 @@ class KeptStates:
     never. Where the states of a slot lie is known on the host, so that one gather reads many rows.
     From time to time, what several steps have left is copied, which lets go of the other rows of
     those steps.
+
+    Steps without drafts should cost next to nothing, even with many rows. So until then, a step
+    leaves three numbers a row and no object, which the garbage collector would look at.
     """
 
     def __init__(self) -> None:
-        self._older: defaultdict[int, list[_Part]] = defaultdict(list)  # copied
-        self._newer: defaultdict[int, list[_Part]] = defaultdict(list)
+        self._older: defaultdict[int, list[_Part]] = defaultdict(list)
+        # Of each newer part the place of its layers in `_sources`, its first state and its count.
+        self._newer: defaultdict[int, list[int]] = defaultdict(list)
+        self._sources: list[FlatLayers] = []
         self._counts: defaultdict[int, int] = defaultdict(int)
         self._num_adds = 0
 
@@ -58,11 +64,12 @@ class KeptStates:
         The tensors must not be modified afterwards.
         """
         width = layers[0].shape[1]
-        flat = tuple([layer.flatten(0, 1) for layer in layers])
+        source = len(self._sources)
+        self._sources.append(tuple([layer.flatten(0, 1) for layer in layers]))
         for b, (slot, count) in enumerate(zip(slots, counts, strict=True)):
             if count:
                 begin = b * width + (0 if first is None else first[b])
-                self._newer[slot].append(_Part(flat, begin, count))
+                self._newer[slot] += (source, begin, count)
                 self._counts[slot] += count
         self._num_adds += 1
         if self._num_adds % JOIN_EVERY == 0:
@@ -98,24 +105,34 @@ class KeptStates:
 
     def copy(self, source: int, slot: int) -> None:
         """Give a slot the states of another one."""
-        self._older[slot], self._newer[slot] = self._parts(source), []
-        self._counts[slot] = self._counts[source]
+        self.drop([slot])
+        self._older[slot], self._counts[slot] = list(self._parts(source)), self._counts[source]
 
     def drop(self, slots: Sequence[int]) -> None:
         """Forget the states of these slots."""
         for slot in slots:
             for by_slot in (self._older, self._newer, self._counts):
                 by_slot.pop(slot, None)
+        self._let_go()
 
     def _parts(self, slot: int) -> list[_Part]:
-        return [*self._older[slot], *self._newer[slot]]
+        """Return the parts of a slot, the newer ones as objects from now on."""
+        older, newer = self._older[slot], self._newer.pop(slot, [])
+        for source, first, count in zip(newer[::3], newer[1::3], newer[2::3], strict=True):
+            older.append(_Part(self._sources[source], first, count))
+        self._let_go()
+        return older
+
+    def _let_go(self) -> None:
+        """Forget the steps of which no newer part is left."""
+        if not self._newer:
+            self._sources.clear()
 
     def _pop(self, slot: int, count: int) -> list[_Part]:
         """Remove and return the first states of a slot."""
-        popped = []
+        popped, parts = [], self._parts(slot)
         self._counts[slot] -= count
         while count:
-            parts = self._older[slot] or self._newer[slot]
             part = parts.pop(0)
             num = min(count, part.count)
             popped.append(part._replace(count=num))
@@ -126,15 +143,29 @@ class KeptStates:
 
     def _join(self) -> None:
         """Copy what several steps have left of a slot."""
-        slots = [slot for slot, parts in self._newer.items() if len(parts) > 1]
-        if not slots:
-            return
-        layers, rows = _gathered([self._newer[slot] for slot in slots])
-        layers = tuple([layer.index_select(0, _upload(rows, layer)) for layer in layers])
+        slots = [slot for slot, parts in self._newer.items() if len(parts) > _PART_SIZE]
+        if slots:
+            self._copy(slots)
+        for slot in list(self._newer):
+            self._parts(slot)
+        self._let_go()
+
+    def _copy(self, slots: Sequence[int]) -> None:
+        """Copy the newer states of these slots into one tensor for each layer."""
+        begins = [0, *accumulate(len(source[0]) for source in self._sources)]
+        rows: list[list[int]] = []
+        for slot in slots:
+            newer, own = self._newer.pop(slot), []
+            for source, first, count in zip(newer[::3], newer[1::3], newer[2::3], strict=True):
+                begin = begins[source] + first
+                own += range(begin, begin + count)
+            rows.append(own)
+        joined = tuple([torch.cat(layers) for layers in zip(*self._sources, strict=True)])
+        where = _upload(rows, joined[0])
+        layers = tuple([layer.index_select(0, where) for layer in joined])
         first = 0
         for slot, own in zip(slots, rows, strict=True):
             self._older[slot].append(_Part(layers, first, len(own)))
-            self._newer[slot] = []
             first += len(own)
 
 

@@ -105,6 +105,20 @@ def test_half_precision_agrees_with_float32(architecture: str, attention: str) -
         )
 
 
+@pytest.mark.parametrize("attention", ["slot", "two_part"])
+@pytest.mark.parametrize("num_tokens", [20, 40, 128])
+def test_prompts_are_replayed_as_graphs(attention: str, num_tokens: int) -> None:
+    half, exact = in_bfloat16("llama", attention)
+    assert half.passes is not None
+    for first in (5, 9):  # captured, then replayed
+        prompts = [[(first * i + row) % VOCAB for i in range(num_tokens)] for row in (3, 4)]
+        logits = half.extend((2, 0), prompts).logits.float()
+        torch.testing.assert_close(logits, exact.extend((2, 0), prompts).logits, rtol=0.1, atol=0.1)
+    assert not half.passes.graphs.refused
+    sizes = {key[0].num_nodes for key in half.passes.graphs.keys}
+    assert sizes == {{20: 32, 40: 64, 128: 128}[num_tokens]}
+
+
 def test_long_keys_are_split() -> None:
     half, exact = in_bfloat16("llama", "auto")
     assert half.kernel is not None

@@ -5,6 +5,7 @@ memory, and nothing else.
 """
 
 import copy
+import gc
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -80,6 +81,18 @@ class TestCapture:
         assert clock.now() > at[0]
         assert run(graphs, on_device(3.0), slow) == [6.0]
         assert len(at) == 3
+
+    def test_no_garbage_is_collected_within_a_capture(self, mock: MockCuda) -> None:
+        """It may hold a graph, and a capture fails if one is freed meanwhile."""
+        collects: list[bool] = []
+
+        def function(values: Tensor) -> Tensors:
+            collects.append(gc.isenabled())
+            return (values * 2,)
+
+        assert run(Graphs(DEVICE), on_device(1.0), function) == [2.0]
+        assert collects == [True, True, False]
+        assert gc.isenabled()
 
     def test_outputs_survive_the_next_replay(self, mock: MockCuda) -> None:
         graphs = Graphs(DEVICE)

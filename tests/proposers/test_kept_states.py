@@ -63,8 +63,8 @@ def test_states_come_back_in_order_whatever_the_batch_was() -> None:
 
 def held(states: KeptStates) -> int:
     """Return how many states the tensors hold that are kept for any slot."""
-    parts = [*chain(*states._older.values(), *states._newer.values())]
-    return sum({id(part.layers): len(part.layers[0]) for part in parts}.values())
+    layers = [part.layers for part in chain(*states._older.values())] + states._sources
+    return sum({id(each): len(each[0]) for each in layers}.values())
 
 
 def test_what_waits_for_long_lets_go_of_other_rows() -> None:
@@ -79,6 +79,15 @@ def test_what_waits_for_long_lets_go_of_other_rows() -> None:
         assert held(states) <= step + JOIN_EVERY * 8 * 4
     states.drop(range(8))
     assert held(states) == 0
+
+
+def test_what_all_rows_have_read_is_let_go_of() -> None:
+    generator, states = torch.Generator().manual_seed(1), KeptStates()
+    for _ in range(2 * JOIN_EVERY):
+        states.add(range(4), random_layers(generator, 4, 3), [3] * 4)
+        assert held(states) == 12
+        states.take(range(4), [3] * 4)
+        assert held(states) == 0
 
 
 def test_taking_more_states_than_kept_is_an_error() -> None:
