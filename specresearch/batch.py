@@ -100,8 +100,9 @@ class Batch:
 
     def limit(self, depth: int | None, width: int | None) -> None:
         """Set `max_depth`, whatever room there is, and `max_width`."""
+        if depth != self.max_depth:
+            self.__dict__.pop("room", None)
         self.max_depth, self.max_width = depth, width
-        self.__dict__.pop("room", None)
 
     @cached_property
     def sampling(self) -> SamplingBatch:
