@@ -33,7 +33,6 @@ from specresearch.proposal import DraftKind, Proposal
 # Levels of the first steps; the first step of each depth is left out of the times.
 _START = (0, 0, 0, 3, 3)
 _UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
-_START_WIDTH = 4  # nodes of each level of a tree in these steps
 _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
 _EARLY = 500.0  # steps whose share of trials may be spent at the start
 _SPARE_WIDTH = 1.5  # nodes of a level to expand for each that is verified
@@ -181,8 +180,9 @@ class Goodput(TracedController):
             self._asked = list(map(min, self._depths, batch.room))
         if not self._kind.trees:
             return [*self._asked]
+        # At first a chain: levels that a wide tree made look expensive would not be tried again.
         is_start = self._num_steps < len(_START)
-        nodes = _START_WIDTH * max(self._asked) if is_start else self._max_nodes
+        nodes = max(self._asked) if is_start else self._max_nodes
         return [min(nodes, self._max_nodes) if depth else 0 for depth in self._asked]
 
     def max_depth(self, batch: Batch) -> int | None:
