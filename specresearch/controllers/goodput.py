@@ -33,6 +33,7 @@ from specresearch.proposal import DraftKind, Proposal
 # Levels of the first steps; the first step of each depth is left out of the times.
 _START = (0, 0, 0, 3, 3)
 _UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
+_START_WIDTH = 4  # nodes of each level of a tree in these steps
 _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
 _EARLY = 500.0  # steps whose share of trials may be spent at the start
 _SPARE_WIDTH = 1.5  # nodes of a level to expand for each that is verified
@@ -180,9 +181,8 @@ class Goodput(TracedController):
             self._asked = list(map(min, self._depths, batch.room))
         if not self._kind.trees:
             return [*self._asked]
-        # At first a chain: levels that a wide tree made look expensive would not be tried again.
         is_start = self._num_steps < len(_START)
-        nodes = max(self._asked) if is_start else self._max_nodes
+        nodes = _START_WIDTH * max(self._asked) if is_start else self._max_nodes
         return [min(nodes, self._max_nodes) if depth else 0 for depth in self._asked]
 
     def max_depth(self, batch: Batch) -> int | None:
@@ -212,6 +212,11 @@ class Goodput(TracedController):
         if self._tree is not None:
             tree, keep = self._tree
             nodes = np.bincount(tree.depth[keep], minlength=1)[1:].astype(float)
+        elif self._num_steps < len(_START):
+            # One a level, since few more will be chosen: levels that a whole tree made look
+            # expensive would never be tried again.
+            depths = np.array(record.draft_depth)
+            nodes = 1.0 * (np.arange(depths.max(initial=0)) < depths[:, None]).sum(axis=0)
         # The scheduler may grant less, and a drafter that is still reading makes nothing.
         granted = record.budget or self._asked
         asked = [min(pair) if pair[1] else 0 for pair in zip(self._asked, granted, strict=True)]
