@@ -57,7 +57,7 @@ def record_of(
     drafted: Sequence[int],
     accepted: Sequence[int],
     times: StepTimes | None = None,
-    context: int = 100,
+    context: int = 2,
 ) -> StepRecord:
     """A step of chains whose rows were drafted and accepted so."""
     num = len(drafted)

@@ -108,6 +108,15 @@ def test_trees_are_drafted_as_wide_as_they_are_verified(node: float, least: int,
     assert controller.max_width(batch_of(rows_of(4))) is None  # a request's own number holds
 
 
+@pytest.mark.parametrize("confidence", [0.9, 0.97])
+def test_deep_drafts_are_made_though_the_first_trees_were_wide(confidence: float) -> None:
+    """Only one node a level is worth its time, and the first steps verify three."""
+    machine = Machine(draft=2.4e-3, verify=7e-3, verify_token=0.2e-3)
+    stream = TreeStream(machine, 16, 200, confidence)
+    best = max(machine.rate([depth] * 16, [confidence] * 16) for depth in range(5))
+    assert stream.throughput(Goodput(), seed=0) > 0.93 * best
+
+
 class TrimsSampledDrafts(OnAMachine):
     """Takes sampled drafts for point masses: keeps those of a high score alone."""
 
