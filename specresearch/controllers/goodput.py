@@ -39,9 +39,10 @@ _EARLY = 500.0  # steps whose share of trials may be spent at the start
 _SPARE_WIDTH = 1.5  # nodes of a level to expand for each that is verified
 _FIRST_HELD = 2  # steps for which a decision holds; doubled each time the next one confirms it,
 _HELD = 8  # up to these if it is to draft, since much can be learned then,
-_IDLE = 32  # and up to these if not, or if decisions have taken a larger share of the time than
-_DECIDING = 0.005  # this; then longer still without drafts. The share
-_SOON = 100.0  # of so many steps may be taken at the start
+_IDLE = 32  # and up to these if not, or if decisions have taken
+_DECIDING = 0.005  # a larger share of the time than this,
+_SOON = 100.0  # of which the share of so many steps may be taken at the start,
+_TOO_MUCH = 0.01  # and longer still if they have taken more than this
 
 
 class Goodput(TracedController):
@@ -251,12 +252,14 @@ class Goodput(TracedController):
     def _is_due(self) -> bool:
         """Return whether the last decision has held for long enough.
 
-        A trial ends when it was to end. Other decisions wait until they can be paid for; without
-        drafts for as long as that takes, since plain steps teach nothing.
+        A trial ends when it was to end. Other decisions wait until they can be paid for, and no
+        longer than `_IDLE` steps unless all of them have taken too much.
         """
         is_over = self._num_steps >= self._next_decision
-        has_waited = self._is_drafting and self._num_steps >= self._decided_at + _IDLE
-        return is_over and (self._is_trial or has_waited or self._deciding.allowance > 0)
+        has_waited = self._num_steps >= self._decided_at + _IDLE
+        is_paid = self._deciding.allowance > 0
+        is_paid |= has_waited and self._deciding.spent_share <= _TOO_MUCH
+        return is_over and (self._is_trial or is_paid)
 
     def _welcome(self, batch: Batch, requests: list[RequestEvidence]) -> None:
         """Keep what was decided for each request, and let newcomers draft if that pays for them."""

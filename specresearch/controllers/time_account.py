@@ -24,6 +24,11 @@ class TimeAccount:
         self._num_steps += 1
 
     @property
+    def spent_share(self) -> float:
+        """Return the share of the time that was spent."""
+        return self._spent / self._seconds if self._seconds else 0.0
+
+    @property
     def allowance(self) -> float:
         """Return the seconds that may still be spent."""
         if not self._num_steps:

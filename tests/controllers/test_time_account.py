@@ -26,3 +26,11 @@ def test_trials_that_gain_may_go_on() -> None:
 
 def test_nothing_is_tried_before_anything_is_known() -> None:
     assert TimeAccount(0.5, early=100.0).allowance == 0
+
+
+def test_the_share_that_was_spent() -> None:
+    account = TimeAccount(0.01, early=0.0)
+    assert account.spent_share == 0
+    account.observe(3.0, 0.5)
+    account.observe(1.0, 0.5)
+    assert account.spent_share == 0.25
