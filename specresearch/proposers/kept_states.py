@@ -33,8 +33,9 @@ class KeptStates:
     From time to time, what several steps have left is copied, which lets go of the other rows of
     those steps.
 
-    Steps without drafts should cost next to nothing, even with many rows. So until then, a step
-    leaves three numbers a row and no object, which the garbage collector would look at.
+    Steps without drafts should cost next to nothing, even with many rows. So a step leaves three
+    numbers a row, and no object that the garbage collector would look at, until its states are
+    copied or read.
     """
 
     def __init__(self) -> None:
