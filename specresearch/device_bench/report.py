@@ -34,9 +34,9 @@ class Report:
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         self.json = folder / f"{begun:%Y-%m-%d-%H%M%S}-{slug}.json"
         self.markdown = self.json.with_suffix(".md")
-        folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, rows: Sequence[Measurement]) -> None:
+        self.json.parent.mkdir(parents=True, exist_ok=True)
         content = {
             REHEARSAL: self.is_rehearsal,
             "provenance": self.provenance,
