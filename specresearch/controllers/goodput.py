@@ -215,9 +215,10 @@ class Goodput(TracedController):
             nodes = np.bincount(tree.depth[keep], minlength=1)[1:].astype(float)
         elif self._num_steps < len(_START):
             # One a level, since few more will be chosen: levels that a whole tree made look
-            # expensive would never be tried again.
+            # expensive would never be tried again. The first level is, by every trial.
             depths = np.array(record.draft_depth)
             nodes = 1.0 * (np.arange(depths.max(initial=0)) < depths[:, None]).sum(axis=0)
+            nodes[:1] = (np.array(record.num_draft_tokens) / depths.clip(min=1)).sum()
         # The scheduler may grant less, and a drafter that is still reading makes nothing.
         granted = record.budget or self._asked
         asked = [min(pair) if pair[1] else 0 for pair in zip(self._asked, granted, strict=True)]

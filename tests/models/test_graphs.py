@@ -291,7 +291,8 @@ class TestSizes:
 
     def test_prompts_have_a_graph_up_to_a_number_of_tokens(self) -> None:
         passes = passes_of(num_slots=40)
-        passes.model.allocate(40, 300)
+        model: Any = passes.model
+        model.allocate(40, 300)
         chain = Topology.chain(20)
         padded = passes.fit_append((0, 1), chain)
         assert padded is not None
