@@ -80,6 +80,20 @@ class DraftKind:
 
 
 @dataclass(frozen=True)
+class DraftForecast:
+    """What drafts are expected to yield, by a measurement before the run.
+
+    Attributes:
+        survival: The chance that a draft with one node a level is accepted down to each level; 0 if
+            nothing is drafted.
+        drafted: The share of a request's steps in which something is drafted.
+    """
+
+    survival: tuple[float, ...]
+    drafted: float
+
+
+@dataclass(frozen=True)
 class Proposal:
     """The drafts of every row.
 

@@ -54,6 +54,7 @@ def choose(calibration: Calibration, scope: Scope) -> ShapeChoice:
         acceptance_length=best.acceptance_length,
         predicted_speedup=speedup,
         measured=calibration.describe(),
+        forecast=first.forecast(best.shape.kind),
     )
 
 
@@ -85,7 +86,7 @@ def settle_shape(
     kept = ((earlier or {}).get("method") or {}).get("shape")
     if kept is not None:
         choice = ShapeChoice.from_json(kept)
-        proposer.draft_as(choice.shape)
+        choice.take_effect(proposer)
         return choice
     scope = Scope.of(proposer, calibration.acceptance, controller)
     if scope.only is not None:
@@ -104,7 +105,7 @@ def settle_shape(
         kinds = {shape.kind: shape for shape in scope.shapes}
         choice = replace(choice, shape=kinds[choice.best.kind])
     logger.info("%s", choice)
-    proposer.draft_as(choice.shape)
+    choice.take_effect(proposer)
     return choice
 
 
@@ -126,8 +127,10 @@ def leave_to_controller(
     kinds = {shape.kind: shape for shape in Scope.of(proposer, acceptance, controller).shapes}
     proposer.bind(target, 0)
     kept = ShapeStore(Identity.of(target, proposer, batch_size)).newest()
-    shape = None if kept is None else kinds.get(kept.best.kind)
-    proposer.draft_as(shape or next(iter(kinds.values())))
+    if kept is not None and kept.best.kind in kinds:
+        replace(kept, shape=kinds[kept.best.kind]).take_effect(proposer)
+    else:
+        proposer.draft_as(next(iter(kinds.values())))
 
 
 def calibrate(
@@ -170,7 +173,7 @@ def calibrate(
     choice = choose(calibration, scope)
     digest = hashlib.sha256(json.dumps([list(r.prompt_ids) for r in requests]).encode())
     store.save(_workload(calibration, scope, digest.hexdigest()[:16]), choice)
-    proposer.draft_as(choice.shape)
+    choice.take_effect(proposer)
     return choice
 
 

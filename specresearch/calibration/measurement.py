@@ -8,6 +8,7 @@ import numpy as np
 from specresearch.calibration.acceptance_table import Acceptance, AcceptanceTable
 from specresearch.calibration.shape_times import ShapeTimes
 from specresearch.engine import Step
+from specresearch.proposal import DraftForecast
 from specresearch.proposers.draft_shape import DraftKindName, DraftShape
 from specresearch.proposers.sequoia import likeliest_paths
 
@@ -93,6 +94,25 @@ class ShapeMeasurement:
         for table in self.tables.values():
             for shape, acceptance in self._options(table):
                 yield self._prediction(shape, acceptance)
+
+    def forecast(self, kind: DraftKindName) -> DraftForecast:
+        """Return what drafts with one node a level are expected to yield."""
+        table = self.tables[kind]
+        largest = table.largest
+        if largest.tree == "static":
+            first = [rates[0] for rates in table.by_rank.acceptance() if rates]
+            return DraftForecast(tuple(np.cumprod(first).tolist()), 1.0)
+        depths = range(1, (largest.depth or largest.num_draft_tokens) + 1)
+        shapes = (
+            replace(largest, num_draft_tokens=depth, depth=largest.depth and depth)
+            for depth in depths
+        )
+        yields = [table.acceptance(shape) for shape in shapes]
+        gained = np.diff([1.0, *(each.tokens for each in yields)])
+        drafted = (yields[-1].tokens - 1) / max(yields[-1].length - 1, 1e-9)
+        return DraftForecast(
+            tuple(np.minimum.accumulate(gained.clip(0.0, 1.0)).tolist()), min(drafted, 1.0)
+        )
 
     def confirmed(self, earlier: Prediction) -> Prediction:
         """Return the prediction for a shape that was chosen by other steps and measured by these.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from specresearch.batch import Batch
 from specresearch.controllers import Controller
 from specresearch.metrics import StepRecord
-from specresearch.proposal import DraftKind, Proposal
+from specresearch.proposal import DraftForecast, DraftKind, Proposal
 
 PAUSE = 3  # steps without drafts
 # the scheduler makes room for what was asked for in two consecutive steps; a method that learns
@@ -44,6 +44,9 @@ class Capped(Controller):
     def bind(self, kind: DraftKind, num_draft_tokens: int) -> None:
         limit = num_draft_tokens if self.limit is None else self.limit
         self.controller.bind(kind, min(num_draft_tokens, limit))
+
+    def foresee(self, forecast: DraftForecast) -> None:
+        self.controller.foresee(forecast)
 
     def trim(self, proposal: Proposal) -> Proposal:
         return self.controller.trim(proposal)

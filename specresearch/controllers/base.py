@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 from specresearch.batch import Batch
 from specresearch.metrics import StepRecord
-from specresearch.proposal import DraftKind, Proposal
+from specresearch.proposal import DraftForecast, DraftKind, Proposal
 
 
 class Controller(ABC):
@@ -31,6 +31,12 @@ class Controller(ABC):
 
         Raises:
             ValueError: If the controller cannot steer such drafts.
+        """
+
+    def foresee(self, forecast: DraftForecast) -> None:
+        """Take note, after `bind`, of what was measured before the run.
+
+        It counts for little beside the run's own steps, and holds after a reset, too.
         """
 
     @abstractmethod

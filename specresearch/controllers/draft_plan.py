@@ -11,7 +11,6 @@ from specresearch.controllers.step_time import DraftCosts
 
 TimeLimit = Callable[[Int[np.ndarray, " R"]], float]
 
-_MIN_SECONDS = 1e-9  # a fit may know nothing of plain steps
 _PRICES = [
     1.25**i for i in range(1, 13)
 ]  # of time, relative to the best plan, at which a plan within a limit is looked for
@@ -157,8 +156,7 @@ def plan_of(
     prospects: Prospects, costs: DraftCosts, plain: float, depths: Int[np.ndarray, " R"]
 ) -> DraftPlan:
     """Return the plan of these depths with its expected tokens and time."""
-    gained, deepest = prospects.accepted(depths), int(depths.max(initial=0))
-    seconds = max(plain, _MIN_SECONDS)
+    gained, deepest, seconds = prospects.accepted(depths), int(depths.max(initial=0)), plain
     if deepest:
         seconds += costs.any + costs.level * deepest
         seconds += float(prospects.own_seconds(costs).take(depths, mode="clip").sum())

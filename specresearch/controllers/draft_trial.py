@@ -1,4 +1,4 @@
-"""Trials: one level of drafts for a few steps, to see whether drafts would pay."""
+"""Trials: drafts for a few steps, to see whether they would pay."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,11 +31,13 @@ class DraftTrial:
         room: Sequence[int],
         allowance: float,
         most: int,
+        deepest: int,
     ) -> "DraftTrial":
         """Return a trial by those of whom the allowance can pay the lazy prefill.
 
-        It lasts for so many steps, up to `most`, that they lose about as much as the prefill: the
-        more a trial costs to begin, the more it should show.
+        It is as deep as loses least, down to `deepest`. It lasts for so many steps, up to `most`,
+        that they lose about as much as the prefill: the more a trial costs to begin, the more it
+        should show.
 
         Args:
             seconds: Of the step without drafts.
@@ -47,9 +49,14 @@ class DraftTrial:
         order = np.argsort(spent, kind="stable")
         is_paid = np.empty(len(spent), dtype=bool)
         is_paid[order] = spent[order].cumsum() <= allowance
-        depths = np.where(is_paid & (prospects.limits > 0), 1, prospects.given)
-        step = plan_of(replace(prospects, prefill=0 * spent), costs, seconds, depths)
-        prefill = float(spent[depths > 0].sum())
+        free = replace(prospects, prefill=0 * spent)
+        limits = np.where(is_paid, prospects.limits, 0)
+        steps = (
+            plan_of(free, costs, seconds, np.maximum(limits.clip(max=depth), prospects.given))
+            for depth in range(1, deepest + 1)
+        )
+        step = max(steps, key=lambda plan: plan.rate)
+        prefill = float(spent[step.depths > 0].sum())
         lost = step.seconds - step.tokens / plain.rate
         num = int(min(prefill, allowance - prefill) / lost) if lost > 0 else most
         num = min(max(num, _LEAST), most)

@@ -1,16 +1,19 @@
 """What steps have shown about drafts: how deep they were accepted, and how many were made."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from specresearch.controllers.per_request import PerRequest
+from specresearch.controllers.scored_tree import ScoredTree
 from specresearch.metrics import StepRecord
+from specresearch.proposal import DraftForecast
 
 _UNKNOWN = 0.5  # acceptance of the first level before anything is known
+_FORECAST_WEIGHT = 20.0  # drafts as which a forecast counts
 _REQUEST_MEMORY = 60.0  # judged drafts of a request that count
 
 
@@ -46,16 +49,30 @@ class Evidence:
             run's mean.
         counts_unmade: It counts as refused by the request, too. That tells who gets nothing from
             the others' drafts; but who finds something now and then is underestimated.
+        forecast: What was measured before the run.
     """
 
     def __init__(
-        self, num_levels: int, memory: float, prior_weight: float, *, counts_unmade: bool = False
+        self,
+        num_levels: int,
+        memory: float,
+        prior_weight: float,
+        *,
+        counts_unmade: bool = False,
+        forecast: DraftForecast | None = None,
     ) -> None:
         self.prior_weight, self.counts_unmade = prior_weight, counts_unmade
         self.requests = PerRequest(RequestEvidence)
         self._kept = 1 - 1 / memory
         self._totals = np.zeros((5, num_levels))
         self._accepted, self._tried, self._made, self._nodes, self._asked = self._totals
+        if forecast is not None:
+            survival = np.array(forecast.survival[:num_levels])
+            above = np.append(1.0, survival[:-1])
+            made = np.append(forecast.drafted, survival[:-1])
+            nodes = np.full(len(survival), forecast.drafted)
+            counts = [survival, above, made, nodes, np.ones(len(survival))]
+            self._totals[:, : len(survival)] = _FORECAST_WEIGHT * np.array(counts)
 
     def rates(self) -> Float[np.ndarray, " K"]:
         """Return the acceptance of each level once the one before is accepted.
@@ -161,25 +178,49 @@ class AskedStep:
 
     Attributes:
         asked: The levels that each request was to draft.
-        nodes: The nodes of each level that were verified; None: as many in every level.
+        chosen: The tree and its nodes that were verified; None if nodes were not chosen.
     """
 
     record: StepRecord
     requests: Sequence[RequestEvidence]
     asked: Sequence[int]
-    nodes: Float[np.ndarray, " L"] | None = None
+    chosen: tuple[ScoredTree, Bool[np.ndarray, " BN"]] | None = None
+
+    def with_fewer(self, is_likely: Bool[np.ndarray, " BN"]) -> "AskedStep":
+        """Return what the step would have shown had only these of its nodes been verified.
+
+        Args:
+            is_likely: Of the nodes of the tree; false below a node of which it is false.
+        """
+        assert self.chosen is not None
+        tree, verified = self.chosen
+        keep, rows = verified & (is_likely | (tree.depth == 0)), len(self.asked)
+        is_draft = (keep & (tree.depth > 0)).reshape(rows, -1)
+        accepted = tree.accepted(verified, self.record).reshape(rows, -1) & is_draft
+        depths = (tree.depth.reshape(rows, -1) * is_draft).max(axis=1).tolist()
+        expected = self.record.expected_acceptance
+        if expected is not None:
+            expected = tuple(row[:depth] for row, depth in zip(expected, depths, strict=True))
+        record = replace(
+            self.record,
+            num_draft_tokens=tuple(is_draft.sum(axis=1).tolist()),
+            num_accepted_tokens=tuple(accepted.sum(axis=1).tolist()),
+            draft_depth=tuple(depths),
+            expected_acceptance=expected,
+        )
+        return replace(self, record=record, chosen=(tree, keep))
 
 
 def _num_nodes(steps: Sequence[AskedStep], num_levels: int) -> Float[np.ndarray, " K"]:
     """Return the nodes of all rows that were verified in each level."""
-    whole = [step.record for step in steps if step.nodes is None]
+    whole = [step.record for step in steps if step.chosen is None]
     numbers = _joined(record.num_draft_tokens for record in whole)
     depths = _joined(record.draft_depth for record in whole)
     nodes = (numbers / depths.clip(min=1)) @ (np.arange(num_levels) < depths[:, None])
     for step in steps:
-        if step.nodes is not None:
-            chosen = step.nodes[:num_levels]
-            nodes[: len(chosen)] += chosen
+        if step.chosen is not None:
+            tree, verified = step.chosen
+            nodes += np.bincount(tree.depth[verified], minlength=num_levels + 1)[1 : num_levels + 1]
     return nodes
 
 

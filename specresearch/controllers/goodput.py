@@ -4,10 +4,10 @@ After SmartSpec (Liu et al., https://arxiv.org/abs/2406.14066): expected tokens 
 the time of the step, with a length for each request and, in trees, a choice of nodes.
 """
 
-from dataclasses import replace
 from math import ceil
 
 import numpy as np
+from jaxtyping import Bool
 
 from specresearch.batch import Batch
 from specresearch.controllers.draft_plan import (
@@ -28,7 +28,7 @@ from specresearch.controllers.step_time import StepTime
 from specresearch.controllers.time_account import TimeAccount
 from specresearch.controllers.trace import TracedController
 from specresearch.metrics import StepRecord
-from specresearch.proposal import DraftKind, Proposal
+from specresearch.proposal import DraftForecast, DraftKind, Proposal
 
 # Levels of the first steps; the first step of each depth is left out of the times.
 _START = (0, 0, 0, 3, 3)
@@ -132,9 +132,14 @@ class Goodput(TracedController):
         self.bind(DraftKind(), max_draft_tokens or _UNBOUND_DEPTH)
 
     def bind(self, kind: DraftKind, num_draft_tokens: int) -> None:
+        self._forecast: DraftForecast | None = None
         self._kind, self._max_nodes = kind, num_draft_tokens
         depth = kind.max_depth or num_draft_tokens
         self._max_depth = min(depth, self.max_draft_tokens or depth)
+        self.reset()
+
+    def foresee(self, forecast: DraftForecast) -> None:
+        self._forecast = forecast
         self.reset()
 
     def reset(self) -> None:
@@ -144,6 +149,7 @@ class Goodput(TracedController):
             self.memory,
             self.prior_weight,
             counts_unmade=self.max_slowdown is not None,
+            forecast=self._forecast,
         )
         self._step_time = StepTime(self.memory)
         self._prefill = PrefillCost()
@@ -169,7 +175,7 @@ class Goodput(TracedController):
     def budget(self, batch: Batch) -> list[int | None]:
         requests = self._evidence.requests.select(batch.rows)
         self._has_own_number = [row.request.num_draft_tokens is not None for row in batch.rows]
-        if self._num_steps < len(_START):
+        if self._is_start:
             self._asked = self._start(_START[self._num_steps], batch)
         else:
             has_changed = self._decided_for is not requests
@@ -182,8 +188,7 @@ class Goodput(TracedController):
             self._asked = list(map(min, self._depths, batch.room))
         if not self._kind.trees:
             return [*self._asked]
-        is_start = self._num_steps < len(_START)
-        nodes = _START_WIDTH * max(self._asked) if is_start else self._max_nodes
+        nodes = _START_WIDTH * max(self._asked) if self._is_start else self._max_nodes
         return [min(nodes, self._max_nodes) if depth else 0 for depth in self._asked]
 
     def max_depth(self, batch: Batch) -> int | None:
@@ -198,31 +203,25 @@ class Goodput(TracedController):
             return proposal
         num_drafts = (proposal.topology.num_nodes - 1) * len(proposal.token_ids)
         is_cheap = num_drafts * self._costs.node <= self.margin * self._step_seconds
-        if proposal.probe is not None or is_cheap:
+        if proposal.probe is not None or (is_cheap and not self._is_start):
             return proposal
         tree = ScoredTree.of(proposal)
-        threshold = self._price * self._costs.node
-        keep = self._calibration.survival(tree) >= min(threshold, 1.0)
+        keep = self._is_worth_it(tree)
         keep |= np.repeat(self._has_own_number, tree.num_nodes)
         keep &= tree.is_valid
         self._tree = tree, keep
         return tree.kept(keep, proposal)
 
+    def _is_worth_it(self, tree: ScoredTree) -> Bool[np.ndarray, " BN"]:
+        """Return the nodes that promise more than their time would yield elsewhere."""
+        return self._calibration.survival(tree) >= min(self._price * self._costs.node, 1.0)
+
     def observe(self, record: StepRecord) -> None:
-        requests, nodes = self._evidence.requests.selected, None
-        if self._tree is not None:
-            tree, keep = self._tree
-            nodes = np.bincount(tree.depth[keep], minlength=1)[1:].astype(float)
-        elif self._num_steps < len(_START):
-            # One a level, since few more will be chosen: levels that a whole tree made look
-            # expensive would never be tried again. The first level is, by every trial.
-            depths = np.array(record.draft_depth)
-            nodes = 1.0 * (np.arange(depths.max(initial=0)) < depths[:, None]).sum(axis=0)
-            nodes[:1] = (np.array(record.num_draft_tokens) / depths.clip(min=1)).sum()
+        requests = self._evidence.requests.selected
         # The scheduler may grant less, and a drafter that is still reading makes nothing.
         granted = record.budget or self._asked
         asked = [min(pair) if pair[1] else 0 for pair in zip(self._asked, granted, strict=True)]
-        self._unlearned.append(AskedStep(record, requests, asked, nodes))
+        self._unlearned.append(AskedStep(record, requests, asked, self._tree))
         seconds, lost = record.times.total + record.times.lazy_prefill, 0.0
         has_decided = self._num_steps == self._decided_at
         self._deciding.observe(seconds, record.times.control * has_decided)
@@ -231,6 +230,10 @@ class Goodput(TracedController):
         self._trial_lost += lost
         self._exploration.observe(seconds, lost)
         self._num_steps += 1
+
+    @property
+    def _is_start(self) -> bool:
+        return self._num_steps < len(_START)
 
     def _start(self, depth: int, batch: Batch) -> list[int]:
         """Let a few rows draft."""
@@ -312,11 +315,31 @@ class Goodput(TracedController):
                 estimated_seconds=seconds,
                 measured_seconds=record.times.total,
             )
-        self._evidence.observe(steps)
-        if self._tree is not None:
+        self._step_time.solve()
+        if self._decided_at < 0:
+            steps = self._as_chosen(steps)
+        elif self._tree is not None:
             self._calibration.observe(*self._tree, steps[-1].record)
             self._calibration.solve()
-        self._step_time.solve()
+        self._evidence.observe(steps)
+
+    def _as_chosen(self, steps: list[AskedStep]) -> list[AskedStep]:
+        """Return the first steps as if they had verified no more than is worth its time.
+
+        Their trees were verified whole. So they accepted more than those that follow will, and of
+        nodes that will not be chosen again.
+        """
+        for step in steps:
+            if step.chosen is not None:
+                self._calibration.observe(*step.chosen, step.record)
+        self._calibration.solve()
+        record, self._costs = steps[-1].record, self._step_time.costs()
+        num_rows = len(record.request_ids)
+        self._price = num_rows / self._step_time.plain(num_rows, sum(record.context))
+        return [
+            step if step.chosen is None else step.with_fewer(self._is_worth_it(step.chosen[0]))
+            for step in steps
+        ]
 
     def _decide(self, batch: Batch) -> None:
         """Choose depths, and keep them for several steps if they confirm the last ones."""
@@ -329,15 +352,17 @@ class Goodput(TracedController):
         if self.max_slowdown is not None:
             limit = self._time_limit(prospects, seconds, min(2 * self._num_held, _HELD))
             best = fastest_within(limit, best, prospects, costs, seconds)
-        newcomers = replace(prospects, prefill=self._prefill.of_all(batch))
-        policy = plan_of(newcomers, costs, seconds, best.depths)
-        drafts = min(best.rate, policy.rate) > (1 + self.margin) * plain.rate
+        drafts = best.rate > (1 + self.margin) * plain.rate
         chosen = best if drafts else plain
         self._price, self._step_seconds, self._costs = chosen.rate, chosen.seconds, costs
         was_trial, self._is_trial = self._is_trial, False
-        if not (drafts or was_trial):
-            allowance = self._exploration.allowance
-            trial = DraftTrial.of(prospects, costs, seconds, plain, batch.room, allowance, _HELD)
+        allowance = self._exploration.allowance
+        if allowance > 0 and not (drafts or was_trial):
+            # Who falls behind is not known before it is tried: not far behind, at least.
+            deepest = self._max_depth if limit is None else 1
+            trial = DraftTrial.of(
+                prospects, costs, seconds, plain, batch.room, allowance, _HELD, deepest
+            )
             if limit is not None:
                 limit = self._time_limit(prospects, seconds, trial.num_steps)
             self._is_trial = trial.may_begin(plain, limit, allowance)

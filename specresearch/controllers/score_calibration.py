@@ -38,26 +38,12 @@ class ScoreCalibration:
         self, tree: ScoredTree, verified: Bool[np.ndarray, " BN"], record: StepRecord
     ) -> None:
         """Learn from the nodes of a tree that were verified."""
-        width, num_accepted = tree.num_nodes, np.array(record.num_accepted_tokens)
-        rows = np.arange(len(num_accepted))
-        parents = tree.parents.reshape(-1, width)
-        may_follow = (verified & (tree.depth > 0)).reshape(-1, width)
-        node, on_path = rows * width, np.zeros(len(verified), dtype=bool)
-        on_path[node] = True
-        for level in range(int(num_accepted.max())):
-            children = may_follow & (parents == node[:, None])
-            rank = np.zeros_like(num_accepted)
-            if record.accepted_ranks is not None:
-                rank = np.array(
-                    [row[level] if level < len(row) else 0 for row in record.accepted_ranks]
-                )
-            is_next = children & (children.cumsum(axis=1) == rank[:, None] + 1)
-            node = np.where(num_accepted > level, rows * width + is_next.argmax(axis=1), node)
-            on_path[node] = True
+        width, on_path = tree.num_nodes, tree.accepted(verified, record)
         # What lies behind the end of an output is not judged.
-        is_whole = np.array(record.num_new_tokens) > num_accepted
-        is_judged = may_follow & on_path[tree.parents].reshape(-1, width) & is_whole[:, None]
-        judged = is_judged.ravel().nonzero()[0]
+        is_whole = np.array(record.num_new_tokens) > np.array(record.num_accepted_tokens)
+        is_judged = verified & (tree.depth > 0) & on_path[tree.parents]
+        is_judged &= np.repeat(is_whole, width)
+        judged = is_judged.nonzero()[0]
         level = (tree.depth[judged] - 1).clip(max=len(self._rates) - 1)
         place = level, np.searchsorted(_EDGES, tree.scores[judged])
         self._accepted *= self._kept

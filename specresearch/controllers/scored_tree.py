@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from specresearch.metrics import StepRecord
 from specresearch.proposal import Proposal, Topology, upload
 from specresearch.readback import Readback
 from specresearch.tree_paths import along_paths, flat_parents
@@ -43,6 +44,28 @@ class ScoredTree:
         is_valid = np.arange(width) < lengths[:, None]
         depth = along_paths(np.add, is_draft.ravel(), parents)
         return ScoredTree(parents, depth, scores.ravel(), is_valid.ravel(), width)
+
+    def accepted(
+        self, verified: Bool[np.ndarray, " BN"], record: StepRecord
+    ) -> Bool[np.ndarray, " BN"]:
+        """Return the roots and the nodes that were accepted of those that were verified."""
+        width, num_accepted = self.num_nodes, np.array(record.num_accepted_tokens)
+        rows = np.arange(len(num_accepted))
+        parents = self.parents.reshape(-1, width)
+        may_follow = (verified & (self.depth > 0)).reshape(-1, width)
+        node, on_path = rows * width, np.zeros(len(verified), dtype=bool)
+        on_path[node] = True
+        for level in range(int(num_accepted.max())):
+            children = may_follow & (parents == node[:, None])
+            rank = np.zeros_like(num_accepted)
+            if record.accepted_ranks is not None:
+                rank = np.array(
+                    [row[level] if level < len(row) else 0 for row in record.accepted_ranks]
+                )
+            is_next = children & (children.cumsum(axis=1) == rank[:, None] + 1)
+            node = np.where(num_accepted > level, rows * width + is_next.argmax(axis=1), node)
+            on_path[node] = True
+        return on_path
 
     def kept(self, keep: Bool[np.ndarray, " BN"], proposal: Proposal) -> Proposal:
         """Return the proposal with these nodes alone; the parent of a node that is kept is, too."""

@@ -6,6 +6,7 @@ from specresearch.controllers.window_fit import WindowFit
 from specresearch.metrics import StepRecord
 
 _TOKENS, _CONTEXT = 16.0, 1000.0  # units that make features about as large as the constant
+_MIN_SECONDS = 1e-9  # a fit may know nothing of plain steps
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class StepTime:
         """Return the seconds of a step without drafts."""
         rest, _, per_row, _, per_context = self.rest.weights
         alone = self.draft.weights[0] + rest
-        return alone + per_row * num_rows / _TOKENS + per_context * context / _CONTEXT
+        seconds = alone + per_row * num_rows / _TOKENS + per_context * context / _CONTEXT
+        return max(seconds, _MIN_SECONDS)
 
     def observe(self, record: StepRecord, depth: int, num_drafting: int) -> dict[str, float]:
         """Take note of a step; return the prior estimates of its two parts, by name.

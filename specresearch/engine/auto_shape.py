@@ -20,9 +20,11 @@ def settled(proposer: Proposer, target: CausalLM, batch_size: int) -> Proposer:
     if proposer.shapes and proposer.chosen is None:
         proposer.bind(target, 0)
         choice = ShapeStore(Identity.of(target, proposer, batch_size)).newest()
-        shape = _fallback(proposer) if choice is None else choice.shape
-        proposer.draft_as(shape)
-        if choice is None:
+        if choice is not None:
+            choice.take_effect(proposer)
+        else:
+            shape = _fallback(proposer)
+            proposer.draft_as(shape)
             logger.warning(
                 "no measurement says how much %s should draft here, so it drafts %s; "
                 "specresearch.calibrate measures it",

@@ -92,6 +92,8 @@ class Engine:
         self.controller = controller or Fixed()
         if self.proposer.num_draft_tokens:
             self.controller.bind(self.proposer.kind, self.proposer.num_draft_tokens)
+            if self.proposer.forecast is not None:
+                self.controller.foresee(self.proposer.forecast)
         self.clock = clock or Clock(target.device)
         num_slots = max_batch_size if slots is None else slots.stop
         parts = (self.proposer, *self.proposer.proposers)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
 from specresearch.models.slot_model import SlotModel
-from specresearch.proposal import DraftKind, InvalidProposalError, Proposal, Verdict
+from specresearch.proposal import DraftForecast, DraftKind, InvalidProposalError, Proposal, Verdict
 from specresearch.proposers.draft_shape import AUTO, DraftShape, NumDrafts
 from specresearch.proposers.foretold import Foretold, Text
 from specresearch.request import RequestState
@@ -35,6 +35,7 @@ class Proposer(ABC):
             until `draft_as`; empty if the settings say what to draft.
         is_num_auto: Whether `auto` chooses the number of drafts too, none included.
         chosen: The shape that was chosen, if any.
+        forecast: What drafts are expected to yield, if that was measured.
     """
 
     num_draft_tokens: int = 0
@@ -45,6 +46,7 @@ class Proposer(ABC):
     shapes: tuple[DraftShape, ...] = ()
     is_num_auto: bool = True
     chosen: DraftShape | None = None
+    forecast: DraftForecast | None = None
 
     @property
     def max_nodes(self) -> int:

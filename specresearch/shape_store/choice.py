@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from specresearch.proposal import DraftForecast
+from specresearch.proposers import Proposer
 from specresearch.proposers.draft_shape import DraftShape
 
 
@@ -18,6 +20,7 @@ class ShapeChoice:
         acceptance_length: Tokens per step of a request that has drafts.
         predicted_speedup: Speed over plain decoding, the drafter's prefill included.
         measured: From what, in words.
+        forecast: What drafts of the best kind are expected to yield.
     """
 
     shape: DraftShape
@@ -26,6 +29,7 @@ class ShapeChoice:
     acceptance_length: float
     predicted_speedup: float
     measured: str
+    forecast: DraftForecast | None = None
 
     def __str__(self) -> str:
         prediction = (
@@ -43,6 +47,11 @@ class ShapeChoice:
         """Return the choice as it is written: with its sentence, and settings that repeat it."""
         return asdict(self) | {"summary": str(self), "settings": self.shape.overrides}
 
+    def take_effect(self, proposer: Proposer) -> None:
+        """Let a proposer draft so from the next engine on."""
+        proposer.draft_as(self.shape)
+        proposer.forecast = self.forecast
+
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "ShapeChoice":
         """Return a choice as `to_json` wrote it.
@@ -50,6 +59,7 @@ class ShapeChoice:
         Raises:
             KeyError, TypeError, ValueError: If it is none.
         """
+        forecast = data.get("forecast")
         return ShapeChoice(
             shape=DraftShape.from_json(data["shape"]),
             best=DraftShape.from_json(data["best"]),
@@ -57,4 +67,9 @@ class ShapeChoice:
             acceptance_length=float(data["acceptance_length"]),
             predicted_speedup=float(data["predicted_speedup"]),
             measured=str(data["measured"]),
+            forecast=None if forecast is None else _forecast_from_json(forecast),
         )
+
+
+def _forecast_from_json(data: Mapping[str, Any]) -> DraftForecast:
+    return DraftForecast(tuple(map(float, data["survival"])), float(data["drafted"]))

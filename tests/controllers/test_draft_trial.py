@@ -25,7 +25,7 @@ def trial_of(
     nothing = np.zeros(3, int)
     prospects = Prospects(np.zeros((3, 5)), np.ones(5), np.array(limits), nothing, each)
     plain = plan_of(prospects, COSTS, SECONDS, nothing)
-    return DraftTrial.of(prospects, COSTS, SECONDS, plain, ROOM, allowance, 8), plain
+    return DraftTrial.of(prospects, COSTS, SECONDS, plain, ROOM, allowance, 8, 5), plain
 
 
 def test_those_draft_one_level_whose_prefill_can_be_paid() -> None:
