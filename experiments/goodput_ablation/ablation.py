@@ -132,20 +132,7 @@ def decides_always(self: Goodput, batch: Batch) -> list[int | None]:
     return BUDGET(self, batch)
 
 
-class Unchanged:
-    """Stands in for an isotonic regression."""
-
-    def __init__(self, rates: np.ndarray, weights: np.ndarray) -> None:
-        self.x = rates
-
-
-def not_monotone(self: ScoreCalibration, num_levels: int, memory: float) -> None:
-    SET_UP(self, num_levels, memory)
-    self.__dict__["_monotone"] = Unchanged
-
-
 OBSERVE, BUDGET = StepTime.observe, Goodput.budget
-SET_UP = ScoreCalibration.__init__
 VARIANTS: dict[str, Without] = {
     "goodput": Without(),
     "no trials": Without({"explore": 0.0}),
@@ -165,13 +152,9 @@ VARIANTS: dict[str, Without] = {
     "windows of 64": Without(constants={window_fit: {"_WINDOW": 64}}),
     "first steps of a depth counted": Without(methods={StepTime: {"observe": observe_all}}),
     "lazy prefill unknown": Without(methods={PrefillCost: {"seconds_each": 0.0}}),
-    "newcomers' prefill unknown": Without(
-        methods={PrefillCost: {"of_all": lambda self, batch: np.zeros(len(batch))}}
-    ),
     "own time unknown": Without(methods={StepTime: {"observe": observe_work}}),
     "all nodes verified": Without(methods={Goodput: {"trim": verifies_all}}),
     "scores believed": Without(methods={ScoreCalibration: {"observe": lambda *args: None}}),
-    "scores not made monotone": Without(methods={ScoreCalibration: {"__init__": not_monotone}}),
 }
 
 

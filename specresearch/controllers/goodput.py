@@ -320,7 +320,6 @@ class Goodput(TracedController):
             steps = self._as_chosen(steps)
         elif self._tree is not None:
             self._calibration.observe(*self._tree, steps[-1].record)
-            self._calibration.solve()
         self._evidence.observe(steps)
 
     def _as_chosen(self, steps: list[AskedStep]) -> list[AskedStep]:
@@ -332,7 +331,6 @@ class Goodput(TracedController):
         for step in steps:
             if step.chosen is not None:
                 self._calibration.observe(*step.chosen, step.record)
-        self._calibration.solve()
         record, self._costs = steps[-1].record, self._step_time.costs()
         num_rows = len(record.request_ids)
         self._price = num_rows / self._step_time.plain(num_rows, sum(record.context))

@@ -1,7 +1,7 @@
 """What a drafter's own scores say about acceptance, learned from the run."""
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from specresearch.controllers.scored_tree import ScoredTree
 from specresearch.metrics import StepRecord
@@ -21,18 +21,19 @@ class ScoreCalibration:
     """
 
     def __init__(self, num_levels: int, memory: float) -> None:
-        from scipy.optimize import isotonic_regression  # takes long to import
-
-        self._monotone = isotonic_regression
         self._accepted, self._judged = np.zeros((2, num_levels, len(_SCORES)))
         self._kept = 1 - 1 / memory
-        self._rates = np.tile(_SCORES, (num_levels, 1))
+
+    @property
+    def rates(self) -> Float[np.ndarray, "K C"]:
+        """The acceptance of each level and class of scores."""
+        return (self._accepted + _PRIOR * _SCORES) / (self._judged + _PRIOR)
 
     def survival(self, tree: ScoredTree) -> Float[np.ndarray, " BN"]:
         """Return the chance of each node to be accepted with all nodes above it."""
-        level = (tree.depth - 1).clip(min=0, max=len(self._rates) - 1)
-        rates = self._rates[level, np.searchsorted(_EDGES, tree.scores)]
-        return along_paths(np.multiply, np.where(tree.depth > 0, rates, 1.0), tree.parents)
+        level, place = self._places(tree)
+        rates = np.where(tree.depth > 0, self.rates[level, place], 1.0)
+        return along_paths(np.multiply, rates, tree.parents)
 
     def observe(
         self, tree: ScoredTree, verified: Bool[np.ndarray, " BN"], record: StepRecord
@@ -44,18 +45,14 @@ class ScoreCalibration:
         is_judged = verified & (tree.depth > 0) & on_path[tree.parents]
         is_judged &= np.repeat(is_whole, width)
         judged = is_judged.nonzero()[0]
-        level = (tree.depth[judged] - 1).clip(max=len(self._rates) - 1)
-        place = level, np.searchsorted(_EDGES, tree.scores[judged])
+        level, place = self._places(tree)
+        place = level[judged], place[judged]
         self._accepted *= self._kept
         self._judged *= self._kept
         np.add.at(self._judged, place, 1.0)
         np.add.at(self._accepted, place, on_path[judged] * 1.0)
 
-    def solve(self) -> None:
-        """Let the rates follow what was observed; a higher score never counts as less likely."""
-        weight = self._judged + _PRIOR
-        rates = (self._accepted + _PRIOR * _SCORES) / weight
-        for level, (rate, worth) in enumerate(zip(rates, weight, strict=True)):
-            if (rate[1:] < rate[:-1]).any():
-                rate = self._monotone(rate, weights=worth).x
-            self._rates[level] = rate
+    def _places(self, tree: ScoredTree) -> tuple[Int[np.ndarray, " BN"], Int[np.ndarray, " BN"]]:
+        """Return the level and the class of each node; a root counts as of the first level."""
+        level = (tree.depth - 1).clip(min=0, max=len(self._judged) - 1)
+        return level, np.searchsorted(_EDGES, tree.scores)
