@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every method at its default: alone, in `auto`'s shape, and under `goodput` with 1, 8 and 32 requests in flight. CNNDM and SHAREGPT name
-# published files; METHODS, LOADS ("8 80" is 8 in flight and 80 requests), TEMPERATURES and ALONE=no choose a part. Further arguments are
-# added to every run, e.g. repeats=4 or, after an interruption, resume=true.
+# published files; METHODS, LOADS ("8 80" is 8 in flight and 80 requests), TEMPERATURES, DATASETS and ALONE=no choose a part. Further
+# arguments are added to every run, e.g. repeats=4 or, after an interruption, resume=true.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${OUT:-outputs/defaults}
@@ -21,8 +21,8 @@ steered() { # dataset, its file, requests in flight, requests of a pass
         arrivals.concurrency="$3" num_requests="$4" controller=goodput "compare=[]" "hydra.sweep.dir=$out/$1-$3" "$subdir" "${@:5}"
 }
 
-for pair in "cnndm $CNNDM" "sharegpt $SHAREGPT"; do
-    read -r dataset file <<< "$pair"
+for dataset in ${DATASETS:-cnndm sharegpt}; do
+    [[ $dataset == cnndm ]] && file=$CNNDM || file=$SHAREGPT
     [ "${ALONE:-yes}" = no ] || alone "$dataset" "$file" "$@"
     while read -r -d, concurrency num_requests; do
         steered "$dataset" "$file" "$concurrency" "$num_requests" "$@"

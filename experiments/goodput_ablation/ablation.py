@@ -26,6 +26,7 @@ from specresearch.batch import Batch
 from specresearch.controllers import (
     Fixed,
     Goodput,
+    decision_schedule,
     evidence,
     goodput,
     window_fit,
@@ -127,8 +128,9 @@ def observe_work(self: StepTime, record: StepRecord, depth: int, num_drafting: i
 
 
 def decides_always(self: Goodput, batch: Batch) -> list[int | None]:
-    if not self._is_trial:
-        self._next_decision = min(self._next_decision, max(self._num_steps, 5))
+    schedule = self._schedule
+    if not schedule.is_trial:
+        schedule._next = min(schedule._next, max(schedule.step, 5))
     return BUDGET(self, batch)
 
 
@@ -143,7 +145,9 @@ VARIANTS: dict[str, Without] = {
     "one acceptance for all levels": Without(methods={Evidence: {"rates": one_rate}}),
     "nothing is forgotten": Without({"memory": 1e6}),
     "a decision in every step": Without(methods={Goodput: {"budget": decides_always}}),
-    "decisions hold for two steps": Without(constants={goodput: {"_HELD": 2, "_IDLE": 2}}),
+    "decisions hold for two steps": Without(
+        constants={decision_schedule: {"MOST_DRAFTING": 2, "_MOST_IDLE": 2}}
+    ),
     "no early share": Without(constants={goodput: {"_EARLY": 0.0}}),
     "all draft at the start": Without(constants={goodput: {"_START_FRACTION": 1}}),
     "one round of reweighting": Without(constants={window_fit: {"_ROUNDS": 1}}),

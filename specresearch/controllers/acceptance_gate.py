@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from specresearch.batch import Batch
-from specresearch.controllers.base import check_num_draft_tokens
+from specresearch.controllers.base import check, check_num_draft_tokens
 from specresearch.controllers.per_request import PerRequest
 from specresearch.controllers.trace import TracedController
 from specresearch.metrics import StepRecord
@@ -56,8 +56,7 @@ class AcceptanceGate(TracedController):
                 f"controller.min_acceptance={min_acceptance} is a rate and must lie in [0, 1]"
             )
         for name, value in (("window", window), ("probe_every", probe_every)):
-            if value < 1:
-                raise ValueError(f"controller.{name}={value} must be at least 1 step")
+            check(name, value, value >= 1, "at least 1 step")
         super().__init__(trace_every)
         self.min_acceptance = min_acceptance
         self.window = window

@@ -6,6 +6,8 @@ from specresearch.batch import Batch
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftForecast, DraftKind, Proposal
 
+AT_LEAST_ONE = "at least 1; to decode plainly use controller=fixed controller.num_draft_tokens=0"
+
 
 class Controller(ABC):
     """Chooses a draft budget for every row of a step, on the host and before anything is launched.
@@ -102,12 +104,16 @@ def draft_demand(
     return wanted, limits
 
 
+def check(name: str, value: object, holds: bool, rule: str) -> None:
+    """Raise ValueError if a setting breaks the rule for it."""
+    if not holds:
+        raise ValueError(f"controller.{name}={value} must be {rule}")
+
+
 def check_num_draft_tokens(num_draft_tokens: int | None) -> int | None:
     """Return the number, or raise ValueError if it is negative."""
-    if num_draft_tokens is not None and num_draft_tokens < 0:
-        raise ValueError(
-            f"controller.num_draft_tokens={num_draft_tokens} must be 0 (plain decoding) or above"
-        )
+    is_number = num_draft_tokens is None or num_draft_tokens >= 0
+    check("num_draft_tokens", num_draft_tokens, is_number, "0 (plain decoding) or above")
     return num_draft_tokens
 
 

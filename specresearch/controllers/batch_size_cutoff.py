@@ -1,7 +1,7 @@
 """No speculation in large batches: a busy device has no idle arithmetic left for drafts."""
 
 from specresearch.batch import Batch
-from specresearch.controllers.base import Controller, check_num_draft_tokens
+from specresearch.controllers.base import AT_LEAST_ONE, Controller, check, check_num_draft_tokens
 
 
 class BatchSizeCutoff(Controller):
@@ -12,11 +12,7 @@ class BatchSizeCutoff(Controller):
     """
 
     def __init__(self, max_requests: int = 8, num_draft_tokens: int | None = None) -> None:
-        if max_requests < 1:
-            raise ValueError(
-                f"controller.max_requests={max_requests} must be at least 1; to decode plainly use "
-                "controller=fixed controller.num_draft_tokens=0"
-            )
+        check("max_requests", max_requests, max_requests >= 1, AT_LEAST_ONE)
         self.max_requests = max_requests
         self.num_draft_tokens = check_num_draft_tokens(num_draft_tokens)
 

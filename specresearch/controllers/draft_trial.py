@@ -1,4 +1,4 @@
-"""Trials: drafts for a few steps, to see whether they would pay."""
+"""Trials: drafts for a few steps to see whether they would pay, or none to see if they still do."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +9,7 @@ from specresearch.controllers.draft_plan import DraftPlan, Prospects, TimeLimit,
 from specresearch.controllers.step_time import DraftCosts
 
 _LEAST = 2  # steps of a trial, of which the first is left out of the times
+_PLAIN = 3  # steps of one without drafts
 
 
 @dataclass(frozen=True)
@@ -17,10 +18,20 @@ class DraftTrial:
 
     Attributes:
         plan: Its time has each step's share of the lazy prefill.
+        lost: Seconds that all its steps are expected to lose.
     """
 
     plan: DraftPlan
     num_steps: int
+    lost: float
+
+    @staticmethod
+    def of_plain(plain: DraftPlan, best: DraftPlan) -> "DraftTrial":
+        """Return a trial without drafts, where they seem to pay.
+
+        Steps with drafts do not tell what one without them takes.
+        """
+        return DraftTrial(plain, _PLAIN, _PLAIN * (plain.seconds - plain.tokens / best.rate))
 
     @staticmethod
     def of(
@@ -60,11 +71,11 @@ class DraftTrial:
         lost = step.seconds - step.tokens / plain.rate
         num = int(min(prefill, allowance - prefill) / lost) if lost > 0 else most
         num = min(max(num, _LEAST), most)
-        return DraftTrial(replace(step, seconds=step.seconds + prefill / num), num)
+        plan = replace(step, seconds=step.seconds + prefill / num)
+        return DraftTrial(plan, num, num * lost + prefill)
 
     def may_begin(self, plain: DraftPlan, limit: TimeLimit | None, allowance: float) -> bool:
         """Return whether it asks for drafts, can be paid for, and makes nobody fall behind."""
-        lost = self.num_steps * (self.plan.seconds - self.plan.tokens / plain.rate)
         is_other = bool((self.plan.depths > plain.depths).any())
         is_within = limit is None or self.plan.seconds <= limit(self.plan.depths)
-        return is_other and is_within and lost <= allowance
+        return is_other and is_within and self.lost <= allowance

@@ -68,8 +68,8 @@ class Evidence:
         self._accepted, self._tried, self._made, self._nodes, self._asked = self._totals
         if forecast is not None:
             survival = np.array(forecast.survival[:num_levels])
-            above = np.append(1.0, survival[:-1])
-            made = np.append(forecast.drafted, survival[:-1])
+            above = np.append(1.0, survival)[:-1]
+            made = np.append(forecast.drafted, survival)[:-1]
             nodes = np.full(len(survival), forecast.drafted)
             counts = [survival, above, made, nodes, np.ones(len(survival))]
             self._totals[:, : len(survival)] = _FORECAST_WEIGHT * np.array(counts)

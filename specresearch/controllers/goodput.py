@@ -10,7 +10,10 @@ import numpy as np
 from jaxtyping import Bool
 
 from specresearch.batch import Batch
+from specresearch.controllers.base import AT_LEAST_ONE, check
+from specresearch.controllers.decision_schedule import MOST_DRAFTING, DecisionSchedule
 from specresearch.controllers.draft_plan import (
+    DraftPlan,
     LoneDraft,
     Prospects,
     TimeLimit,
@@ -24,7 +27,7 @@ from specresearch.controllers.evidence import AskedStep, Evidence, RequestEviden
 from specresearch.controllers.prefill_cost import PrefillCost
 from specresearch.controllers.score_calibration import ScoreCalibration
 from specresearch.controllers.scored_tree import ScoredTree
-from specresearch.controllers.step_time import StepTime
+from specresearch.controllers.step_time import DraftCosts, StepTime
 from specresearch.controllers.time_account import TimeAccount
 from specresearch.controllers.trace import TracedController
 from specresearch.metrics import StepRecord
@@ -36,13 +39,9 @@ _UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
 _START_WIDTH = 4  # nodes of each level of a tree in these steps
 _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
 _EARLY = 500.0  # steps whose share of trials may be spent at the start
+_DRAFTED = 32  # steps with drafts after which plain ones are tried
+_DOUBT = 1.15  # of gains below which this is done
 _SPARE_WIDTH = 1.5  # nodes of a level to expand for each that is verified
-_FIRST_HELD = 2  # steps for which a decision holds; doubled each time the next one confirms it,
-_HELD = 8  # up to these if it is to draft, since much can be learned then,
-_IDLE = 32  # and up to these if not, or if decisions have taken
-_DECIDING = 0.005  # a larger share of the time than this,
-_SOON = 100.0  # of which the share of so many steps may be taken at the start,
-_TOO_MUCH = 0.01  # and longer still if they have taken more than this
 
 
 class Goodput(TracedController):
@@ -62,7 +61,7 @@ class Goodput(TracedController):
     known yet; they cause a new decision only if `max_slowdown` is set.
 
     Drafts are made only if they promise to be faster than plain steps by `margin`, the lazy prefill
-    of every request included. A share of the time, `explore`, goes into trying drafts where none
+    of those who draft included. A share of the time, `explore`, goes into trying drafts where none
     are made.
 
     Decisions depend on earlier steps, and on the scores of point masses, never on sampled drafts;
@@ -94,37 +93,16 @@ class Goodput(TracedController):
         memory: float = 50.0,
         trace_every: int = 100,
     ) -> None:
-        checks = (
-            (
-                max_draft_tokens is None or max_draft_tokens >= 1,
-                "max_draft_tokens",
-                max_draft_tokens,
-                "at least 1; to decode plainly use controller=fixed controller.num_draft_tokens=0",
-            ),
-            (
-                max_slowdown is None or max_slowdown >= 1,
-                "max_slowdown",
-                max_slowdown,
-                "at least 1, as slow as plain decoding; null sets no limit",
-            ),
-            (0 <= margin < 1, "margin", margin, "a share in [0, 1)"),
-            (
-                0 <= explore < 1,
-                "explore",
-                explore,
-                "a share of the time in [0, 1); 0 tries nothing after the first steps",
-            ),
-            (
-                prior_weight > 0,
-                "prior_weight",
-                prior_weight,
-                "above 0; 1 trusts a request's own drafts",
-            ),
-            (memory > 1, "memory", memory, "above 1 step"),
-        )
-        for passed, name, value, rule in checks:
-            if not passed:
-                raise ValueError(f"controller.{name}={value} must be {rule}")
+        most, slowdown = max_draft_tokens, max_slowdown
+        check("max_draft_tokens", most, most is None or most >= 1, AT_LEAST_ONE)
+        bounds = "at least 1, as slow as plain decoding; null sets no limit"
+        check("max_slowdown", slowdown, slowdown is None or slowdown >= 1, bounds)
+        check("margin", margin, 0 <= margin < 1, "a share in [0, 1)")
+        tries = "a share of the time in [0, 1); 0 tries nothing after the first steps"
+        check("explore", explore, 0 <= explore < 1, tries)
+        trusts = "above 0; 1 trusts a request's own drafts"
+        check("prior_weight", prior_weight, prior_weight > 0, trusts)
+        check("memory", memory, memory > 1, "above 1 step")
         super().__init__(trace_every)
         self.max_draft_tokens, self.max_slowdown = max_draft_tokens, max_slowdown
         self.margin, self.explore = margin, explore
@@ -155,17 +133,13 @@ class Goodput(TracedController):
         self._prefill = PrefillCost()
         self._calibration = ScoreCalibration(self._max_depth, self.memory)
         self._exploration = TimeAccount(self.explore, _EARLY)
-        self._deciding = TimeAccount(_DECIDING, _SOON)
-        self._num_steps = 0
-        self._next_decision = len(_START)
+        self._schedule = DecisionSchedule(len(_START))
         self._decided_for: list[RequestEvidence] = []
         self._depths: list[int] = []  # decided
         self._asked: list[int] = []  # in this step
         self._has_own_number: list[bool] = []  # by row; their drafts are left as they are
-        self._num_held = _FIRST_HELD
-        self._is_drafting = self._is_trial = False
         self._price = self._step_seconds = self._trial_lost = 0.0
-        self._decided_at = -1
+        self._plain_at = 0  # the last decision or trial without drafts
         self._width: int | None = None  # nodes of a level to expand
         self._newcomers: dict[int, LoneDraft] = {}  # by the depth of the others
         self._costs = self._step_time.costs()
@@ -176,11 +150,11 @@ class Goodput(TracedController):
         requests = self._evidence.requests.select(batch.rows)
         self._has_own_number = [row.request.num_draft_tokens is not None for row in batch.rows]
         if self._is_start:
-            self._asked = self._start(_START[self._num_steps], batch)
+            self._asked = self._start(_START[self._schedule.step], batch)
         else:
             has_changed = self._decided_for is not requests
             is_bound = has_changed and self.max_slowdown is not None and any(self._depths)
-            if self._is_due() or is_bound:
+            if self._schedule.is_due() or is_bound:
                 self._decide(batch)
             elif has_changed:
                 self._welcome(batch, requests)
@@ -223,17 +197,15 @@ class Goodput(TracedController):
         asked = [min(pair) if pair[1] else 0 for pair in zip(self._asked, granted, strict=True)]
         self._unlearned.append(AskedStep(record, requests, asked, self._tree))
         seconds, lost = record.times.total + record.times.lazy_prefill, 0.0
-        has_decided = self._num_steps == self._decided_at
-        self._deciding.observe(seconds, record.times.control * has_decided)
-        if self._is_trial:
+        if self._schedule.is_trial:
             lost = seconds - sum(record.num_new_tokens) / self._price
         self._trial_lost += lost
         self._exploration.observe(seconds, lost)
-        self._num_steps += 1
+        self._schedule.observe(record)
 
     @property
     def _is_start(self) -> bool:
-        return self._num_steps < len(_START)
+        return self._schedule.step < len(_START)
 
     def _start(self, depth: int, batch: Batch) -> list[int]:
         """Let a few rows draft."""
@@ -253,18 +225,6 @@ class Goodput(TracedController):
             given.append(min(depth, room))
         return given
 
-    def _is_due(self) -> bool:
-        """Return whether the last decision has held for long enough.
-
-        A trial ends when it was to end. Other decisions wait until they can be paid for, and no
-        longer than `_IDLE` steps unless all of them have taken too much.
-        """
-        is_over = self._num_steps >= self._next_decision
-        has_waited = self._num_steps >= self._decided_at + _IDLE
-        is_paid = self._deciding.allowance > 0
-        is_paid |= has_waited and self._deciding.spent_share <= _TOO_MUCH
-        return is_over and (self._is_trial or is_paid)
-
     def _welcome(self, batch: Batch, requests: list[RequestEvidence]) -> None:
         """Keep what was decided for each request, and let newcomers draft if that pays for them."""
         decided = dict(zip(map(id, self._decided_for), self._depths, strict=True))
@@ -274,7 +234,7 @@ class Goodput(TracedController):
             if not has_own:
                 given[b] = decided.get(id(request), 0)
         self._depths = given
-        if not (any(is_new) and self._is_drafting) or self._is_trial:
+        if not (any(is_new) and self._schedule.is_drafting) or self._schedule.is_trial:
             return
         newcomer = self._newcomer(max(given))
         price = self._price * self._prefill.seconds_each
@@ -316,7 +276,7 @@ class Goodput(TracedController):
                 measured_seconds=record.times.total,
             )
         self._step_time.solve()
-        if self._decided_at < 0:
+        if not self._schedule.has_begun:
             steps = self._as_chosen(steps)
         elif self._tree is not None:
             self._calibration.observe(*self._tree, steps[-1].record)
@@ -348,36 +308,58 @@ class Goodput(TracedController):
         plain = plan_of(prospects, costs, seconds, prospects.given)
         best, limit = fastest(prospects, costs, seconds), None
         if self.max_slowdown is not None:
-            limit = self._time_limit(prospects, seconds, min(2 * self._num_held, _HELD))
+            limit = self._time_limit(prospects, seconds, self._schedule.most_held)
             best = fastest_within(limit, best, prospects, costs, seconds)
         drafts = best.rate > (1 + self.margin) * plain.rate
         chosen = best if drafts else plain
         self._price, self._step_seconds, self._costs = chosen.rate, chosen.seconds, costs
-        was_trial, self._is_trial = self._is_trial, False
-        allowance = self._exploration.allowance
-        if allowance > 0 and not (drafts or was_trial):
-            # Who falls behind is not known before it is tried: not far behind, at least.
-            deepest = self._max_depth if limit is None else 1
-            trial = DraftTrial.of(
-                prospects, costs, seconds, plain, batch.room, allowance, _HELD, deepest
-            )
-            if limit is not None:
-                limit = self._time_limit(prospects, seconds, trial.num_steps)
-            self._is_trial = trial.may_begin(plain, limit, allowance)
-            if self._is_trial:
-                chosen, self._next_decision = trial.plan, self._num_steps + trial.num_steps
-        self._depths, self._decided_at = chosen.depths.tolist(), self._num_steps
-        self._newcomers = {}
+        trial = None
+        if not self._schedule.is_trial:
+            promising = best if drafts else None
+            trial = self._trial(prospects, costs, seconds, plain, promising, batch)
+        if not (drafts and trial is None):
+            self._plain_at = self._schedule.step
+        if trial is not None:
+            chosen = trial.plan
+            self._schedule.try_for(trial.num_steps)
+        else:
+            self._schedule.decide(drafts=drafts, is_new=self._trial_lost < 0)
+            self._trial_lost = 0.0
+        self._depths, self._newcomers = chosen.depths.tolist(), {}
         if self._kind.trees:
             widest = prospects.nodes[: max(self._depths)].max(initial=1.0)
             self._width = 1 << (ceil(_SPARE_WIDTH * widest) - 1).bit_length()
-        if self._is_trial:
-            return
-        is_confirmed = drafts == self._is_drafting and not self._trial_lost < 0
-        self._is_drafting, self._trial_lost = drafts, 0.0
-        most = _HELD if drafts else _IDLE
-        self._num_held = min(2 * self._num_held, most) if is_confirmed else _FIRST_HELD
-        self._next_decision = self._num_steps + self._num_held
+
+    def _trial(
+        self,
+        prospects: Prospects,
+        costs: DraftCosts,
+        seconds: float,
+        plain: DraftPlan,
+        best: DraftPlan | None,
+        batch: Batch,
+    ) -> DraftTrial | None:
+        """Return a trial, if there is one that can be paid for and makes nobody fall behind.
+
+        Args:
+            best: The plan that drafts, if one seems to pay.
+        """
+        allowance, limit = self._exploration.allowance, None
+        if allowance <= 0:
+            return None
+        if best is not None:
+            trial = DraftTrial.of_plain(plain, best)
+            is_due = self._schedule.step >= self._plain_at + _DRAFTED
+            is_due &= best.rate < _DOUBT * plain.rate
+            return trial if is_due and trial.lost <= allowance else None
+        # Who falls behind is not known before it is tried: not far behind, at least.
+        deepest = self._max_depth if self.max_slowdown is None else 1
+        trial = DraftTrial.of(
+            prospects, costs, seconds, plain, batch.room, allowance, MOST_DRAFTING, deepest
+        )
+        if self.max_slowdown is not None:
+            limit = self._time_limit(prospects, seconds, trial.num_steps)
+        return trial if trial.may_begin(plain, limit, allowance) else None
 
     def _prospects(self, batch: Batch) -> Prospects:
         given = np.array(self._given(batch))

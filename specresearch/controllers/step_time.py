@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from specresearch.controllers.window_fit import WindowFit
 from specresearch.metrics import StepRecord
 
-_TOKENS, _CONTEXT = 16.0, 1000.0  # units that make features about as large as the constant
+_TOKENS, _CONTEXT = 16.0, 16_000.0  # units that make features about as large as the constant
 _MIN_SECONDS = 1e-9  # a fit may know nothing of plain steps
 
 

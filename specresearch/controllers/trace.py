@@ -1,14 +1,13 @@
 """A controller's estimates, averaged over stretches of steps so that a long run leaves little."""
 
-from specresearch.controllers.base import Controller
+from specresearch.controllers.base import Controller, check
 
 
 class ControllerTrace:
     """Averages estimates over every `every` steps."""
 
     def __init__(self, every: int = 100) -> None:
-        if every < 1:
-            raise ValueError(f"controller.trace_every={every} must be at least 1 step")
+        check("trace_every", every, every >= 1, "at least 1 step")
         self.every = every
         self.clear()
 

@@ -12,6 +12,7 @@ from specresearch import CausalLM, Engine, Request, SamplingParams, Step
 from specresearch.calibration.acceptance_table import AcceptanceTable
 from specresearch.calibration.measurement import ShapeMeasurement
 from specresearch.calibration.shape_times import Medians
+from specresearch.proposal import DraftForecast
 from specresearch.proposers import DraftModel
 from specresearch.proposers.draft_shape import DraftShape
 from specresearch.proposers.sequoia import RankTable, likeliest_paths
@@ -121,6 +122,7 @@ def test_without_any_step_nothing_is_accepted() -> None:
     measurement = ShapeMeasurement([DraftShape(3, "chain")])
     table = measurement.tables[DraftShape(3, "chain").kind]
     assert table.acceptance(DraftShape(3, "chain")).tokens == 1
+    assert measurement.forecast(table.largest.kind) == DraftForecast((0.0, 0.0, 0.0), 0.0)
 
 
 def test_a_static_tree_without_branches_is_measured_by_rank() -> None:
@@ -133,6 +135,8 @@ def test_a_static_tree_without_branches_is_measured_by_rank() -> None:
     visits, rows = table.by_rank.visits[0][0], table.num_rows
     assert visits == rows > 5
     assert len(list(measurement.predictions())) == 2
+    first = [rates[0] for rates in table.by_rank.acceptance()]
+    assert measurement.forecast(shape.kind).survival == pytest.approx(np.cumprod(first))
 
 
 def test_the_likeliest_paths_of_counted_ranks() -> None:

@@ -41,6 +41,10 @@ def test_chooses_nearly_the_best_length(machine: Machine, acceptance: float) -> 
     assert choice.expected_tokens == pytest.approx(predicted, rel=0.15)
     gain = speed(machine, acceptance, choice.best.num_draft_tokens) / speed(machine, acceptance, 0)
     assert choice.predicted_speedup == pytest.approx(gain, rel=0.15)
+    assert choice.forecast is not None
+    assert choice.forecast.drafted == pytest.approx(1.0)
+    expected = [acceptance ** (level + 1) for level in range(len(choice.forecast.survival))]
+    assert choice.forecast.survival == pytest.approx(expected, abs=0.1)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,18 @@ def test_those_draft_one_level_whose_prefill_can_be_paid() -> None:
     assert trial.plan.depths.tolist() == [0, 0, 1]
 
 
+@pytest.mark.parametrize(("deepest", "depth"), [(5, 3), (2, 2), (1, 1)])
+def test_it_is_as_deep_as_loses_least(deepest: int, depth: int) -> None:
+    """Three levels that are mostly accepted, and two that are not; any draft at all costs 5 ms."""
+    survival = np.tile([0.9, 0.85, 0.8, 0.1, 0.05], (3, 1))
+    nothing = np.zeros(3, int)
+    prospects = Prospects(survival, np.ones(5), nothing + 5, nothing, np.zeros(3))
+    costs = DraftCosts(any=5e-3, level=10e-3, row_level=0.0, node=0.0)
+    plain = plan_of(prospects, costs, SECONDS, nothing)
+    trial = DraftTrial.of(prospects, costs, SECONDS, plain, ROOM, 1.0, 8, deepest)
+    assert trial.plan.depths.tolist() == [depth] * 3
+
+
 @pytest.mark.parametrize(("prefill", "num_steps"), [(0.0, 2), (12e-3, 3), (24e-3, 6), (1.0, 8)])
 def test_it_lasts_until_it_has_lost_as_much_as_the_prefill(prefill: float, num_steps: int) -> None:
     """Each step loses four milliseconds."""

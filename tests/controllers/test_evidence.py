@@ -1,11 +1,15 @@
 """What a request has shown is seen beside what levels have shown, which differ more."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from specresearch.controllers.evidence import AskedStep, Evidence, RequestEvidence
+from specresearch.controllers.scored_tree import ScoredTree
+from specresearch.proposal import DraftForecast, Proposal, Topology
 from tests.controllers.simulation import batch_of, record_of, rows_of
 
 DEPTH, WEIGHT = 6, 10.0
@@ -109,3 +113,42 @@ def test_what_was_not_made_is_held_against_a_request_only_if_asked_for() -> None
     np.testing.assert_allclose(usual.survival()[0], usual.rates().cumprod(), rtol=0.1)
     fresh, last = usual.rates()[0], strict.survival()[0, 0]
     assert last < 0.8 * fresh
+
+
+def test_a_forecast_is_what_is_known_before_the_first_draft() -> None:
+    """A lookup finds something in half of the steps, of which two thirds of the levels follow."""
+    forecast = DraftForecast(survival=(0.4, 0.3, 0.2), drafted=0.5)
+    evidence = Evidence(DEPTH, 1e6, WEIGHT, forecast=forecast)
+    requests = evidence.requests.select(batch_of(rows_of(1)).rows)
+    np.testing.assert_allclose(evidence.rates().cumprod()[:3], forecast.survival, atol=0.03)
+    np.testing.assert_allclose(evidence.nodes()[:3], 0.5, atol=0.05)
+    for _ in range(200):
+        evidence.observe([AskedStep(record_of([3], [0]), requests, [3])])
+    assert evidence.rates()[0] < 0.05
+
+
+def test_a_step_is_seen_as_if_fewer_nodes_had_been_verified() -> None:
+    """Of a tree of six nodes, of which a path of two was accepted, one or two are likely."""
+    parents = torch.tensor([[-1, 0, 0, 1, 1, 3]])
+    scores = torch.tensor([[1.0, 0.9, 0.1, 0.8, 0.1, 0.7]])
+    proposal = Proposal(
+        torch.arange(6)[None], Topology.from_parents(parents), torch.tensor([6]), scores=scores
+    )
+    tree = ScoredTree.of(proposal)
+    record = replace(record_of([5], [2]), draft_depth=(3,), accepted_ranks=((0, 0),))
+    step = AskedStep(record, [RequestEvidence()], [3], (tree, tree.is_valid))
+    for likely, num_drafts, num_accepted, depth in (
+        ([1, 3, 5], 3, 2, 3),
+        ([1, 3], 2, 2, 2),
+        ([1], 1, 1, 1),
+        ([2], 1, 0, 1),
+        ([], 0, 0, 0),
+    ):
+        fewer = step.with_fewer(np.isin(np.arange(6), likely))
+        assert fewer.record.num_draft_tokens == (num_drafts,)
+        assert fewer.record.num_accepted_tokens == (num_accepted,)
+        assert fewer.record.draft_depth == (depth,)
+    evidence = Evidence(DEPTH, 1e6, WEIGHT)
+    evidence.requests.select(batch_of(rows_of(1)).rows)
+    evidence.observe([step, step.with_fewer(np.isin(np.arange(6), [1, 3]))])
+    assert evidence._nodes.tolist() == [3, 3, 1, 0, 0, 0]

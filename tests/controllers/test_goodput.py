@@ -305,7 +305,7 @@ def test_decides_ever_more_rarely_while_nothing_changes(
     at: list[int] = []
 
     def noted(self: Goodput, batch: Batch) -> None:
-        at.append(self._num_steps)
+        at.append(self._schedule.step)
         decide(self, batch)
 
     monkeypatch.setattr(Goodput, "_decide", noted)
@@ -353,7 +353,7 @@ def drafting_for_a_while(controller: Goodput, reading: float) -> Simulation:
     """Return three requests that draft, and will go on for three steps without a decision."""
     simulation = Simulation(controller, [0.9] * 3, Machine(), reading=reading)
     simulation.run(100)
-    while controller._next_decision < controller._num_steps + 3:
+    while controller._schedule._next < controller._schedule.step + 3:
         simulation.step()
     return simulation
 

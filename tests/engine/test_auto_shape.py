@@ -7,6 +7,8 @@ from tiny_models import VOCAB, build, letters_tokenizer
 
 import specresearch
 from specresearch import CausalLM, Engine, SamplingParams
+from specresearch.controllers import Fixed
+from specresearch.proposal import DraftForecast
 from specresearch.proposers import Autoregressive, DraftModel, NGram, Proposer, TokenRecycling
 from specresearch.proposers.draft_shape import AUTO, DraftShape
 from specresearch.shape_store import Identity, ShapeChoice, ShapeStore
@@ -26,9 +28,15 @@ def model(seed: int = 1) -> CausalLM:
     )
 
 
-def keep(target: CausalLM, proposer: Proposer, shape: DraftShape, batch_size: int = 1) -> None:
+def keep(
+    target: CausalLM,
+    proposer: Proposer,
+    shape: DraftShape,
+    batch_size: int = 1,
+    forecast: DraftForecast | None = None,
+) -> None:
     proposer.bind(target, 0)
-    choice = ShapeChoice(shape, shape, 1.5, 1.5, 1.2, "measured in a test")
+    choice = ShapeChoice(shape, shape, 1.5, 1.5, 1.2, "measured in a test", forecast)
     ShapeStore(Identity.of(target, proposer, batch_size)).save({}, choice)
 
 
@@ -61,6 +69,25 @@ def test_takes_the_choice_that_is_kept_for_the_same_models_and_batch_size() -> N
     assert Engine(target, NGram(AUTO)).proposer.num_draft_tokens == 7
     assert Engine(target, NGram(AUTO), max_batch_size=2).proposer.num_draft_tokens == 3
     assert Engine(model(2), NGram(AUTO)).proposer.num_draft_tokens == 3
+
+
+class Told(Fixed):
+    """Keeps what it is told of the drafts to come."""
+
+    forecast: DraftForecast | None = None
+
+    def foresee(self, forecast: DraftForecast) -> None:
+        self.forecast = forecast
+
+
+def test_the_controller_learns_what_was_measured() -> None:
+    target, forecast, told = model(), DraftForecast((0.5, 0.2), 0.9), Told()
+    keep(target, NGram(AUTO), DraftShape(2), forecast=forecast)
+    Engine(target, NGram(AUTO), controller=told)
+    assert told.forecast == forecast
+    unmeasured = Told()
+    Engine(target, NGram(4), controller=unmeasured)
+    assert unmeasured.forecast is None
 
 
 def test_where_nothing_pays_the_drafter_is_left_out() -> None:

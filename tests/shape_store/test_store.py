@@ -8,6 +8,7 @@ import torch
 from tiny_models import build
 
 from specresearch import CausalLM
+from specresearch.proposal import DraftForecast
 from specresearch.proposers import DraftModel, NGram
 from specresearch.proposers.draft_shape import AUTO, DraftShape
 from specresearch.shape_store import Identity, ShapeChoice, ShapeStore, cache_folder
@@ -19,6 +20,7 @@ CHOICE = ShapeChoice(
     acceptance_length=1.75,
     predicted_speedup=1.25,
     measured="measured in a test",
+    forecast=DraftForecast((0.5, 0.25), 0.75),
 )
 WORKLOAD = {"data": "abc", "sampling": {"temperature": 0.0}}
 
