@@ -156,6 +156,9 @@ VARIANTS: dict[str, Without] = {
     "windows of 64": Without(constants={window_fit: {"_WINDOW": 64}}),
     "first steps of a depth counted": Without(methods={StepTime: {"observe": observe_all}}),
     "lazy prefill unknown": Without(methods={PrefillCost: {"seconds_each": 0.0}}),
+    "newcomers' prefill unknown": Without(
+        methods={PrefillCost: {"of_all": lambda self, batch: np.zeros(len(batch))}}
+    ),
     "own time unknown": Without(methods={StepTime: {"observe": observe_work}}),
     "all nodes verified": Without(methods={Goodput: {"trim": verifies_all}}),
     "scores believed": Without(methods={ScoreCalibration: {"observe": lambda *args: None}}),

@@ -4,6 +4,7 @@ After SmartSpec (Liu et al., https://arxiv.org/abs/2406.14066): expected tokens 
 the time of the step, with a length for each request and, in trees, a choice of nodes.
 """
 
+from dataclasses import replace
 from math import ceil
 
 import numpy as np
@@ -36,7 +37,7 @@ from specresearch.proposal import DraftForecast, DraftKind, Proposal
 # Levels of the first steps; the first step of each depth is left out of the times.
 _START = (0, 0, 0, 3, 3)
 _UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
-_START_WIDTH = 4  # nodes of each level of a tree in these steps
+_START_WIDTH = 2  # nodes of each level of a tree in these steps
 _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
 _EARLY = 500.0  # steps whose share of trials may be spent at the start
 _DRAFTED = 32  # steps with drafts after which plain ones are tried
@@ -61,7 +62,7 @@ class Goodput(TracedController):
     known yet; they cause a new decision only if `max_slowdown` is set.
 
     Drafts are made only if they promise to be faster than plain steps by `margin`, the lazy prefill
-    of those who draft included. A share of the time, `explore`, goes into trying drafts where none
+    of every request included. A share of the time, `explore`, goes into trying drafts where none
     are made.
 
     Decisions depend on earlier steps, and on the scores of point masses, never on sampled drafts;
@@ -140,7 +141,7 @@ class Goodput(TracedController):
         self._has_own_number: list[bool] = []  # by row; their drafts are left as they are
         self._price = self._step_seconds = self._trial_lost = 0.0
         self._plain_at = 0  # the last decision or trial without drafts
-        self._width: int | None = None  # nodes of a level to expand
+        self._width = _START_WIDTH  # nodes of a level to expand
         self._newcomers: dict[int, LoneDraft] = {}  # by the depth of the others
         self._costs = self._step_time.costs()
         self._tree: tuple[ScoredTree, np.ndarray] | None = None
@@ -310,7 +311,9 @@ class Goodput(TracedController):
         if self.max_slowdown is not None:
             limit = self._time_limit(prospects, seconds, self._schedule.most_held)
             best = fastest_within(limit, best, prospects, costs, seconds)
-        drafts = best.rate > (1 + self.margin) * plain.rate
+        newcomers = replace(prospects, prefill=self._prefill.of_all(batch))
+        policy = plan_of(newcomers, costs, seconds, best.depths)
+        drafts = min(best.rate, policy.rate) > (1 + self.margin) * plain.rate
         chosen = best if drafts else plain
         self._price, self._step_seconds, self._costs = chosen.rate, chosen.seconds, costs
         trial = None

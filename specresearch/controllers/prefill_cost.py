@@ -1,5 +1,9 @@
 """What drafters cost that prefill a prompt only when they first draft for it."""
 
+import numpy as np
+from jaxtyping import Float
+
+from specresearch.batch import Batch
 from specresearch.metrics import StepRecord
 
 
@@ -19,3 +23,12 @@ class PrefillCost:
         if record.num_lazy_prefill_tokens:
             self._seconds += record.times.lazy_prefill
             self._num_tokens += record.num_lazy_prefill_tokens
+
+    def of_all(self, batch: Batch) -> Float[np.ndarray, " R"]:
+        """Return the lazy prefill of whole prompts, for each token of whole outputs.
+
+        A prompt that has been read is paid for, but who comes next will have to pay again.
+        """
+        prompts = np.array([len(row.tokens) - row.num_generated for row in batch.rows])
+        outputs = np.array([row.num_generated + row.num_remaining for row in batch.rows])
+        return self.seconds_each * prompts / outputs
