@@ -37,7 +37,8 @@ from specresearch.proposal import DraftForecast, DraftKind, Proposal
 # Levels of the first steps; the first step of each depth is left out of the times.
 _START = (0, 0, 0, 3, 3)
 _UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
-_START_WIDTH = 2  # nodes of each level of a tree in these steps
+_START_NODES = 4  # nodes of each level of a tree in these steps,
+_START_WIDTH = 2  # of which so many are expanded
 _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
 _EARLY = 500.0  # steps whose share of trials may be spent at the start
 _DRAFTED = 32  # steps with drafts after which plain ones are tried
@@ -163,7 +164,7 @@ class Goodput(TracedController):
             self._asked = list(map(min, self._depths, batch.room))
         if not self._kind.trees:
             return [*self._asked]
-        nodes = _START_WIDTH * max(self._asked) if self._is_start else self._max_nodes
+        nodes = _START_NODES * max(self._asked) if self._is_start else self._max_nodes
         return [min(nodes, self._max_nodes) if depth else 0 for depth in self._asked]
 
     def max_depth(self, batch: Batch) -> int | None:
