@@ -138,6 +138,7 @@ OBSERVE, BUDGET = StepTime.observe, Goodput.budget
 VARIANTS: dict[str, Without] = {
     "goodput": Without(),
     "no trials": Without({"explore": 0.0}),
+    "plain steps not tried": Without(constants={goodput: {"_DOUBT": 0.0}}),
     "no margin": Without({"margin": 0.0}),
     "one acceptance for all requests": Without({"prior_weight": 1e9}),
     "a request's own acceptance alone": Without({"prior_weight": 1e-3}),

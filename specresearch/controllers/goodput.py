@@ -171,7 +171,8 @@ class Goodput(TracedController):
         return max(self._asked) if self._kind.trees else None
 
     def max_width(self, batch: Batch) -> int | None:
-        return None if any(self._has_own_number) else self._width
+        is_free = self._kind.trees and not any(self._has_own_number)
+        return self._width if is_free else None
 
     def trim(self, proposal: Proposal) -> Proposal:
         self._tree = None

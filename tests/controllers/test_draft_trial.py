@@ -64,3 +64,11 @@ def test_it_begins_if_it_can_be_paid_and_makes_nobody_fall_behind() -> None:
     assert not trial.may_begin(plain, lambda depths: 13.9e-3, 1.0)
     nobody, plain = trial_of([9.0, 9.0, 9.0], allowance=1.0)
     assert not nobody.may_begin(plain, None, 1.0)
+
+
+def test_plain_steps_are_tried_for_what_drafts_would_have_gained() -> None:
+    nothing = np.zeros(3, int)
+    plain, best = DraftPlan(nothing, 3.0, 10e-3), DraftPlan(nothing + 1, 6.0, 16e-3)
+    trial = DraftTrial.of_plain(plain, best)
+    assert trial.plan is plain
+    assert trial.lost == pytest.approx(trial.num_steps * (10e-3 - 3 * 16e-3 / 6))
