@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from specresearch.controllers.draft_plan import DraftPlan, Prospects, TimeLimit, plan_of
-from specresearch.controllers.step_time import DraftCosts
+from specresearch.controllers.draft_plan import DraftPlan, Prospects, TimeLimit
 
 _LEAST = 2  # steps of a trial, of which the first is left out of the times
 _PLAIN = 3  # steps of one without drafts
@@ -35,14 +34,7 @@ class DraftTrial:
 
     @staticmethod
     def of(
-        prospects: Prospects,
-        costs: DraftCosts,
-        seconds: float,
-        plain: DraftPlan,
-        room: Sequence[int],
-        allowance: float,
-        most: int,
-        deepest: int,
+        prospects: Prospects, room: Sequence[int], allowance: float, most: int, deepest: int
     ) -> "DraftTrial":
         """Return a trial by those of whom the allowance can pay the lazy prefill.
 
@@ -51,8 +43,6 @@ class DraftTrial:
         should show.
 
         Args:
-            seconds: Of the step without drafts.
-            plain: The plan without drafts.
             room: The drafts that each row can still use.
             allowance: Seconds that may be lost.
         """
@@ -63,12 +53,12 @@ class DraftTrial:
         free = replace(prospects, prefill=0 * spent)
         limits = np.where(is_paid, prospects.limits, 0)
         steps = (
-            plan_of(free, costs, seconds, np.maximum(limits.clip(max=depth), prospects.given))
+            free.plan(np.maximum(limits.clip(max=depth), prospects.given))
             for depth in range(1, deepest + 1)
         )
         step = max(steps, key=lambda plan: plan.rate)
         prefill = float(spent[step.depths > 0].sum())
-        lost = step.seconds - step.tokens / plain.rate
+        lost = step.seconds - step.tokens / prospects.plain.rate
         num = int(min(prefill, allowance - prefill) / lost) if lost > 0 else most
         num = min(max(num, _LEAST), most)
         plan = replace(step, seconds=step.seconds + prefill / num)

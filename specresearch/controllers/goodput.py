@@ -4,6 +4,7 @@ After SmartSpec (Liu et al., https://arxiv.org/abs/2406.14066): expected tokens 
 the time of the step, with a length for each request and, in trees, a choice of nodes.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
@@ -13,22 +14,13 @@ from jaxtyping import Bool
 from specresearch.batch import Batch
 from specresearch.controllers.base import AT_LEAST_ONE, check
 from specresearch.controllers.decision_schedule import MOST_DRAFTING, DecisionSchedule
-from specresearch.controllers.draft_plan import (
-    DraftPlan,
-    LoneDraft,
-    Prospects,
-    TimeLimit,
-    best_of_one,
-    fastest,
-    fastest_within,
-    plan_of,
-)
+from specresearch.controllers.draft_plan import DraftPlan, LoneDraft, Prospects, TimeLimit
 from specresearch.controllers.draft_trial import DraftTrial
 from specresearch.controllers.evidence import AskedStep, Evidence, RequestEvidence
 from specresearch.controllers.prefill_cost import PrefillCost
 from specresearch.controllers.score_calibration import ScoreCalibration
 from specresearch.controllers.scored_tree import ScoredTree
-from specresearch.controllers.step_time import DraftCosts, StepTime
+from specresearch.controllers.step_time import StepTime
 from specresearch.controllers.time_account import TimeAccount
 from specresearch.controllers.trace import TracedController
 from specresearch.metrics import StepRecord
@@ -250,9 +242,9 @@ class Goodput(TracedController):
         """Return what a request drafts of which nothing is known, beside others so deep."""
         if deepest not in self._newcomers:
             survival, nodes = self._evidence.rates().cumprod()[None], self._evidence.nodes()
-            nothing = np.zeros(1, int)
-            unknown = Prospects(survival, nodes, nothing + self._max_depth, nothing, 0.0 * nothing)
-            self._newcomers[deepest] = best_of_one(unknown, self._costs, self._price, deepest)
+            limits, nothing = np.full(1, self._max_depth), np.zeros(1, int)
+            unknown = Prospects(survival, nodes, limits, nothing, np.zeros(1), self._costs, 0.0)
+            self._newcomers[deepest] = unknown.best_of_one(self._price, deepest)
         return self._newcomers[deepest]
 
     def _learn(self) -> None:
@@ -306,22 +298,18 @@ class Goodput(TracedController):
         """Choose depths, and keep them for several steps if they confirm the last ones."""
         self._learn()
         prospects = self._prospects(batch)
-        costs, context = self._step_time.costs(), sum(len(row.tokens) - 1 for row in batch.rows)
-        seconds = self._step_time.plain(len(batch), context)
-        plain = plan_of(prospects, costs, seconds, prospects.given)
-        best, limit = fastest(prospects, costs, seconds), None
+        plain, best = prospects.plain, prospects.fastest()
         if self.max_slowdown is not None:
-            limit = self._time_limit(prospects, seconds, self._schedule.most_held)
-            best = fastest_within(limit, best, prospects, costs, seconds)
+            limit = self._time_limit(prospects, self._schedule.most_held)
+            best = prospects.fastest_within(limit, best)
+        least = (1 + self.margin) * plain.rate
         newcomers = replace(prospects, prefill=self._prefill.of_all(batch))
-        policy = plan_of(newcomers, costs, seconds, best.depths)
-        drafts = min(best.rate, policy.rate) > (1 + self.margin) * plain.rate
+        drafts = best.rate > least and newcomers.plan(best.depths).rate > least
         chosen = best if drafts else plain
-        self._price, self._step_seconds, self._costs = chosen.rate, chosen.seconds, costs
+        self._price, self._step_seconds, self._costs = chosen.rate, chosen.seconds, prospects.costs
         trial = None
         if not self._schedule.is_trial:
-            promising = best if drafts else None
-            trial = self._trial(prospects, costs, seconds, plain, promising, batch)
+            trial = self._trial(prospects, best if drafts else None, batch.room)
         if not (drafts and trial is None):
             self._plain_at = self._schedule.step
         if trial is not None:
@@ -336,20 +324,15 @@ class Goodput(TracedController):
             self._width = 1 << (ceil(_SPARE_WIDTH * widest) - 1).bit_length()
 
     def _trial(
-        self,
-        prospects: Prospects,
-        costs: DraftCosts,
-        seconds: float,
-        plain: DraftPlan,
-        best: DraftPlan | None,
-        batch: Batch,
+        self, prospects: Prospects, best: DraftPlan | None, room: Sequence[int]
     ) -> DraftTrial | None:
         """Return a trial, if there is one that can be paid for and makes nobody fall behind.
 
         Args:
             best: The plan that drafts, if one seems to pay.
+            room: The drafts that each row can still use.
         """
-        allowance, limit = self._exploration.allowance, None
+        allowance, plain, limit = self._exploration.allowance, prospects.plain, None
         if allowance <= 0:
             return None
         if best is not None:
@@ -359,11 +342,9 @@ class Goodput(TracedController):
             return trial if is_due and trial.lost <= allowance else None
         # Who falls behind is not known before it is tried: not far behind, at least.
         deepest = self._max_depth if self.max_slowdown is None else 1
-        trial = DraftTrial.of(
-            prospects, costs, seconds, plain, batch.room, allowance, MOST_DRAFTING, deepest
-        )
+        trial = DraftTrial.of(prospects, room, allowance, MOST_DRAFTING, deepest)
         if self.max_slowdown is not None:
-            limit = self._time_limit(prospects, seconds, trial.num_steps)
+            limit = self._time_limit(prospects, trial.num_steps)
         return trial if trial.may_begin(plain, limit, allowance) else None
 
     def _prospects(self, batch: Batch) -> Prospects:
@@ -375,14 +356,17 @@ class Goodput(TracedController):
         )
         prefill = self._prefill.seconds_each * unread / (np.array(batch.room) + 1)
         survival, nodes = self._evidence.survival(), self._evidence.nodes()
-        return Prospects(survival, nodes, limits, given, prefill)
+        context = sum(len(row.tokens) - 1 for row in batch.rows)
+        seconds, costs = self._step_time.plain(len(batch), context), self._step_time.costs()
+        return Prospects(survival, nodes, limits, given, prefill, costs, seconds)
 
-    def _time_limit(self, prospects: Prospects, plain: float, num_steps: int) -> TimeLimit:
+    def _time_limit(self, prospects: Prospects, num_steps: int) -> TimeLimit:
         """Return how long each of so many steps may take if no request is to fall behind.
 
         Nor may one fall further behind than by a plain step.
         """
         assert self.max_slowdown is not None
+        plain = prospects.plain_seconds
         allowed = self.max_slowdown * plain
         slack = np.array([request.slack for request in self._evidence.requests.selected])
         spare = (slack / num_steps).clip(min=plain - allowed)

@@ -7,6 +7,7 @@ import numpy as np
 
 _WINDOW = 16  # steps of each kind that count: enough for an absurd one to be outvoted
 _ROUNDS = 3  # of reweighting, which turns least squares into least absolute deviations
+_SETTLED = 0.02  # change of the weights, relative to themselves, below which no round follows
 _RIDGE = 1e-3  # of all information: what did not vary keeps its weight
 
 
@@ -28,7 +29,9 @@ class WindowFit:
         self._nnls = nnls
         self._memory = memory
         self._kinds: dict[Hashable, list[int]] = {}  # first row and number of observations
-        self._rows = np.zeros((0, num_features + 2))  # x, y and the step
+        self._rows = np.zeros((num_features, num_features + 2))  # x, y and the step
+        # One row for each weight keeps it as it was where nothing varied.
+        self._rows[:, :num_features] = np.eye(num_features)
         self._step = 0
         self._is_new = False
 
@@ -53,20 +56,19 @@ class WindowFit:
         if not self._is_new:
             return
         self._is_new = False
-        num_rows, num_weights = len(self._rows), len(self.weights)
-        weights = np.array(self.weights)
-        # One more row for each weight keeps it as it was where nothing varied.
-        table = np.concatenate(
-            [self._rows[:, :-1], np.column_stack([np.eye(num_weights), weights])]
-        )
-        x, y = table[:num_rows, :-1], table[:num_rows, -1]
-        trust = np.exp((self._rows[:, -1] - self._step) / self._memory)
+        num_weights, weights = len(self.weights), np.array(self.weights)
+        self._rows[:num_weights, -2] = weights
+        table, steps = self._rows[:, :-1], self._rows[num_weights:, -1]
+        x, y = table[num_weights:, :-1], table[num_weights:, -1]
+        trust = np.exp((steps - self._step) / self._memory)
         floor = 1e-3 * float(np.abs(y).max()) + 1e-12
         sizes = (x * x).sum(axis=1) * (_RIDGE / num_weights)
         worth = np.empty(len(table))
         for _ in range(_ROUNDS):
-            worth[:num_rows] = trust / np.maximum(np.abs(y - x @ weights), floor)
-            worth[num_rows:] = worth[:num_rows] @ sizes + 1e-15
+            worth[num_weights:] = trust / np.maximum(np.abs(y - x @ weights), floor)
+            worth[:num_weights] = worth[num_weights:] @ sizes + 1e-15
             weighted = np.sqrt(worth)[:, None] * table
-            weights = self._nnls(weighted[:, :-1], weighted[:, -1])[0]
+            before, weights = weights, self._nnls(weighted[:, :-1], weighted[:, -1])[0]
+            if np.abs(weights - before).sum() <= _SETTLED * weights.sum():
+                break
         self.weights = weights.tolist()

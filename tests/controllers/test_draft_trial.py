@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from specresearch.controllers.draft_plan import DraftPlan, Prospects, plan_of
+from specresearch.controllers.draft_plan import DraftPlan, Prospects
 from specresearch.controllers.draft_trial import DraftTrial
 from specresearch.controllers.step_time import DraftCosts
 
@@ -23,9 +23,9 @@ def trial_of(
     """
     each = np.array(prefill) / (np.array(ROOM) + 1)
     nothing = np.zeros(3, int)
-    prospects = Prospects(np.zeros((3, 5)), np.ones(5), np.array(limits), nothing, each)
-    plain = plan_of(prospects, COSTS, SECONDS, nothing)
-    return DraftTrial.of(prospects, COSTS, SECONDS, plain, ROOM, allowance, 8, 5), plain
+    refused, nodes = np.zeros((3, 5)), np.ones(5)
+    prospects = Prospects(refused, nodes, np.array(limits), nothing, each, COSTS, SECONDS)
+    return DraftTrial.of(prospects, ROOM, allowance, 8, 5), prospects.plain
 
 
 def test_those_draft_one_level_whose_prefill_can_be_paid() -> None:
@@ -40,10 +40,9 @@ def test_it_is_as_deep_as_loses_least(deepest: int, depth: int) -> None:
     """Three levels that are mostly accepted, and two that are not; any draft at all costs 5 ms."""
     survival = np.tile([0.9, 0.85, 0.8, 0.1, 0.05], (3, 1))
     nothing = np.zeros(3, int)
-    prospects = Prospects(survival, np.ones(5), nothing + 5, nothing, np.zeros(3))
     costs = DraftCosts(any=5e-3, level=10e-3, row_level=0.0, node=0.0)
-    plain = plan_of(prospects, costs, SECONDS, nothing)
-    trial = DraftTrial.of(prospects, costs, SECONDS, plain, ROOM, 1.0, 8, deepest)
+    prospects = Prospects(survival, np.ones(5), nothing + 5, nothing, np.zeros(3), costs, SECONDS)
+    trial = DraftTrial.of(prospects, ROOM, 1.0, 8, deepest)
     assert trial.plan.depths.tolist() == [depth] * 3
 
 
