@@ -322,8 +322,14 @@ def argmax(logits: Float[Tensor, "*rows V"]) -> Int[Tensor, "*rows"]:
     if logits.device.type != "cpu":
         return logits.argmax(-1)
     # numpy's argmax is vectorised, and 10 times as fast as torch's; it has no bfloat16
-    wide = logits if logits.dtype.itemsize >= 4 else logits.float()
-    return torch.from_numpy(np.asarray(wide.numpy().argmax(-1)))
+    if logits.dtype.itemsize == 2:
+        # The bits of positive numbers are whole numbers in the same order, above all others.
+        bits = logits.view(torch.int16).numpy()
+        best = np.asarray(bits.argmax(-1))
+        if (np.take_along_axis(bits, best[..., None], -1) > 0).all():
+            return torch.from_numpy(best)
+        logits = logits.float()
+    return torch.from_numpy(np.asarray(logits.numpy().argmax(-1)))
 
 
 def topk(logits: Float[Tensor, "*rows V"], k: int) -> topk_values:

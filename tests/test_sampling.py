@@ -168,6 +168,16 @@ def test_argmax_is_the_first_of_equals_in_every_precision(dtype: torch.dtype) ->
         assert index == row.index(max(row))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("largest", [torch.inf, 9.0, 1e-5, 0.0, -1e-5, -9.0])
+def test_argmax_does_not_depend_on_signs(dtype: torch.dtype, largest: float) -> None:
+    logits = -10 - torch.rand(2, 5, 97).to(dtype)
+    logits[..., [40, 7, 90]] = largest
+    assert argmax(logits).unique().tolist() == [7]
+    logits[..., 7] *= -1
+    assert argmax(logits).unique().tolist() == [7 if largest <= 0 else 40]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("vocab_size", [97, 4096, 32_000, 151_936, 1 << 18])
 def test_topk_finds_the_largest_of_large_vocabularies(dtype: torch.dtype, vocab_size: int) -> None:

@@ -32,6 +32,12 @@ eagle3() { # name, slice, what it begins with, drafting steps unrolled, optimize
         "train.accumulate=$6" "${@:7}"
 }
 
+copying() { # name, what it begins with, optimizer steps; short spans of words that are repeated, from which a head learns to copy
+    [ -f "$WORK/repeats.txt" ] || python experiments/gemma3_270m/repeats.py --data "$DATA" --output "$WORK/repeats.txt"
+    eagle3 "$1" 1 "$2" 1 "$3" 1 corpus=text "corpus.text_files=[$WORK/repeats.txt]" corpus.folder=null corpus.max_len=256 \
+        corpus.generation.max_new_tokens=64 train.batch_size=4 "${@:4}"
+}
+
 medusa() { # name, slice, what it begins with, optimizer steps
     keep_memory distill "$1" "$2" +proposer=medusa "proposer.head=$3" train.accumulate=4 "train.steps=$4" "${@:5}"
 }
@@ -50,11 +56,12 @@ prompts 3 2640 4000
 
 trained() { echo "$WORK/runs/$1/student"; }
 
-[ $# -gt 0 ] || set -- eagle3_a draft_a medusa_a eagle3_b draft_b medusa_b eagle3_c draft_c medusa_c
+[ $# -gt 0 ] || set -- eagle3_a draft_a medusa_a eagle3_copies eagle3_b draft_b medusa_b eagle3_c draft_c medusa_c
 for run in "$@"; do
     case $run in
     eagle3_a) eagle3 "$run" 1 null 3 450 2 student.draft_vocab_size=12288 ;;
-    eagle3_b) eagle3 "$run" 2 "$(trained eagle3_a)" 3 2000 1 ;;
+    eagle3_copies) copying "$run" "$(trained eagle3_a)" 400 ;;
+    eagle3_b) eagle3 "$run" 2 "$(trained eagle3_copies)" 3 2000 1 ;;
     eagle3_c) eagle3 "$run" 3 "$(trained eagle3_b)" 5 3000 1 ;;
     draft_a) draft "$run" 1 "$WORK/draft" 120 2e-3 0.3 ;;
     draft_b) draft "$run" 2 "$(trained draft_a)" 600 2e-3 0.4 ;;

@@ -12,6 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specresearch.models.attention_plan import AttentionPlan, committed_positions
 from specresearch.models.causal_lm import CausalLM
+from specresearch.models.draft_vocabulary import DraftVocabulary
 from specresearch.models.eagle_format import CONVENTIONS
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.fused_norms import fuse_norms
@@ -89,9 +90,9 @@ class EagleModel(SlotModel):
             self.passes = PassGraphs(self, compile=target.passes.compile)
 
     @property
-    def draft_vocab_size(self) -> int:
-        """The number of tokens that it can draft."""
-        return self.target.vocab_size if self.target_ids is None else len(self.target_ids)
+    def vocabulary(self) -> DraftVocabulary:
+        """The tokens that it can draft."""
+        return DraftVocabulary(self.target.vocab_size, self.target_ids)
 
     def describe(self) -> str:
         """Return one line on what is easily loaded wrong."""
@@ -101,7 +102,7 @@ class EagleModel(SlotModel):
         parts = [
             f"{self.name}: EAGLE-{format.version}, reads {inputs} of the target",
             f"rotary base {rope['rope_theta']:g} ({rope['rope_type']})",
-            f"drafts from {self.draft_vocab_size} of {self.target.vocab_size} tokens",
+            f"drafts from {self.vocabulary.size} of {self.target.vocab_size} tokens",
             f"embedding {'of the target' if self.head.embed_tokens is None else 'of its own'}",
             *self.head.notes(),
         ]
@@ -120,15 +121,16 @@ class EagleModel(SlotModel):
         features: Float[Tensor, "B W H"],
         *,
         want_logits: bool = True,
-    ) -> tuple[Float[Tensor, "B _ V"], Float[Tensor, "B _ H"]]:
+    ) -> tuple[Float[Tensor, "B _ D"], Float[Tensor, "B _ H"]]:
         """Append pairs, ragged: the target's feature of a token, and the token after it.
 
         Args:
             features: Right-padded with finite numbers.
 
         Returns:
-            The logits after each row's last token, [B, 1, V], and the feature fed back from there,
-            [B, 1, H]; every row then needs a pair. Unless wanted, both have length 0.
+            The logits after each row's last token in the head's own vocabulary, [B, 1, D], and the
+            feature fed back from there, [B, 1, H]; every row then needs a pair. Unless wanted, both
+            have length 0.
         """
         assert max(map(len, tokens)) <= features.shape[1]
         last: dict[int, Tensor] = {}
@@ -142,7 +144,7 @@ class EagleModel(SlotModel):
             for row, end in chunk.ends.items():
                 last[row] = out.flatten(0, 1)[end]
         if not want_logits:
-            no_logits = self._empty(len(slots), 0, self.target.vocab_size)
+            no_logits = self._empty(len(slots), 0, self.vocabulary.size)
             return no_logits, self._empty(len(slots), 0, self.head.format.layer.hidden_size)
         joined = self._stack(last, len(slots))
         return self._logits(joined), self.head.fed_back(joined)
@@ -155,7 +157,7 @@ class EagleModel(SlotModel):
         features: Float[Tensor, "B M H"],
         topology: Topology,
         first: int,
-    ) -> tuple[Float[Tensor, "B M V"], Float[Tensor, "B M H"]]:
+    ) -> tuple[Float[Tensor, "B M D"], Float[Tensor, "B M H"]]:
         """Run the M nodes from `first` on of a tree whose root is the last pair's token.
 
         Nothing is committed: the next `extend` overwrites the tree.
@@ -164,7 +166,8 @@ class EagleModel(SlotModel):
             features: Fed back from each node's parent.
 
         Returns:
-            The logits after the nodes, and the features that they feed back.
+            The logits after the nodes in the head's own vocabulary, and the features that they feed
+            back.
         """
         out = self._forward(slots, token_ids, features, topology, first, behind=1)
         return self._logits(out), self.head.fed_back(out)
@@ -175,7 +178,7 @@ class EagleModel(SlotModel):
         positions: Int[Tensor, "B M"],
         token_ids: Int[Tensor, "B M"],
         features: Float[Tensor, "B M H"],
-    ) -> tuple[Float[Tensor, "B M V"], Float[Tensor, "B M H"]]:
+    ) -> tuple[Float[Tensor, "B M D"], Float[Tensor, "B M H"]]:
         """Do what `grow` does over the region that a graph has set."""
         (out,) = self._run_head(plan, positions, token_ids, features)
         return self._logits(out), self.head.fed_back(out)
@@ -222,7 +225,7 @@ class EagleModel(SlotModel):
         return outputs
 
     def readout(self, out: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows D"]:
-        """Return the logits of an output in the head's own vocabulary (`target_ids`)."""
+        """Return the logits of an output in the head's own vocabulary."""
         return (self.head.lm_head or lm_head_of(self.target))(self.head.readable(out))
 
     def _embed(self, token_ids: Int[Tensor, "B M"]) -> Float[Tensor, "B M H"]:
@@ -267,10 +270,5 @@ class EagleModel(SlotModel):
         )
         return (out,)
 
-    def _logits(self, out: Float[Tensor, "B M H"]) -> Float[Tensor, "B M V"]:
-        """Return logits in the target's vocabulary, -inf for tokens that it cannot draft."""
-        logits = self.readout(out).to(self.device)
-        if self.target_ids is None:
-            return logits
-        padded = logits.new_full((*logits.shape[:-1], self.target.vocab_size), float("-inf"))
-        return padded.index_copy_(-1, self.target_ids, logits)
+    def _logits(self, out: Float[Tensor, "B M H"]) -> Float[Tensor, "B M D"]:
+        return self.readout(out).to(self.device)

@@ -126,7 +126,7 @@ class Eagle(TreeProposer):
             self.model = self.load(target)
         self.hidden_layers = self.model.captured_layers
         self.model.reserve(num_slots, target.max_len, self.max_fed)
-        self.bind_shape(self.model.draft_vocab_size, target.device)
+        self.bind_shape(self.model.vocabulary.size, target.device)
         self._unread = KeptStates()
         self._columns = KeptColumns(self.model)
 
@@ -205,6 +205,7 @@ class Eagle(TreeProposer):
                 budget,
                 depth=self.shape.depth,
                 top_k=self.shape.top_k,
+                vocabulary=self.model.vocabulary,
                 graph=graph,
             )
         return grow_static(
@@ -214,6 +215,7 @@ class Eagle(TreeProposer):
             self.shape.static,
             budget,
             sample=self.sample and not batch.sampling.all_greedy,
+            vocabulary=self.model.vocabulary,
             graph=graph,
         )
 
@@ -255,7 +257,7 @@ class _Growth:
 
     def expand(
         self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int
-    ) -> Float[Tensor, "B M V"]:
+    ) -> Float[Tensor, "B M D"]:
         features = _of_parents(self.fed_back, topology, first, self.first)
         logits, self.fed_back = self.model.grow(self.slots, token_ids, features, topology, first)
         self.first = first
@@ -273,7 +275,7 @@ class _GrowthInGraph:
 
     def expand(
         self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int
-    ) -> Float[Tensor, "B M V"]:
+    ) -> Float[Tensor, "B M D"]:
         features = _of_parents(self.fed_back, topology, first, self.first)
         plan = self.plan(topology, first)
         logits, self.fed_back = self.model.grow_in_graph(*plan, token_ids, features)

@@ -22,8 +22,8 @@ class TreeDrafter(Protocol):
 
     def expand(
         self, topology: Topology, token_ids: Int[Tensor, "B M"], first: int
-    ) -> Float[Tensor, "B M V"]:
-        """Return the logits after M nodes, from node `first` on.
+    ) -> Float[Tensor, "B M D"]:
+        """Return the logits after M nodes, from node `first` on, in its own vocabulary.
 
         The nodes before them were passed by earlier calls.
         """

@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from specresearch.batch import Batch
 from specresearch.models.causal_lm import CausalLM, ModelOutput
+from specresearch.models.draft_vocabulary import DraftVocabulary
 from specresearch.models.head_fit import lm_head_of
 from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.models.medusa import MedusaHeads
@@ -177,11 +176,15 @@ class Medusa(Proposer):
     def _propose(self, batch: Batch, budget: Sequence[int]) -> Proposal:
         (states,) = self._states.read(batch.slots)
         logits = self.heads(states[:, 0], lm_head_of(self.target)).to(batch.device)
-        logits = self._penalized(logits[:, : self.tree.depth], batch)
+        logits, ids = logits[:, : self.tree.depth], self.heads.target_ids
+        vocabulary = DraftVocabulary(
+            self.target.vocab_size, None if ids is None else ids.to(batch.device)
+        )
+        has_penalty = batch.sampling.has_penalty
+        if has_penalty:  # they count the target's tokens
+            logits = penalize(vocabulary.whole(logits), batch.sampling)
         best = topk(logits, max(self.tree.widths))
-        tokens = best.indices
-        if self.heads.target_ids is not None:
-            tokens = self.heads.target_ids[tokens].to(batch.device)
+        tokens = best.indices if has_penalty else vocabulary.named(best.indices)
         crop = self.tree.crop(budget, batch.room)
         nodes = crop.tree.original_nodes[crop.nodes[:, 1:]]  # [#B, n]
         row = torch.arange(len(batch), device=batch.device)[:, None]
@@ -194,16 +197,6 @@ class Medusa(Proposer):
             scores=torch.cat([torch.ones_like(scores[:, :1]), scores], dim=1),
             host_lengths=crop.lengths,
         )
-
-    def _penalized(self, logits: Float[Tensor, "B K D"], batch: Batch) -> Float[Tensor, "B K D"]:
-        """Apply penalties, which count tokens of the target's vocabulary."""
-        target_ids = self.heads.target_ids
-        if target_ids is None or not batch.sampling.has_penalty:
-            return penalize(logits, batch.sampling)
-        target_ids = target_ids.to(logits.device)
-        shape = (*logits.shape[:2], self.target.vocab_size)
-        whole = logits.new_zeros(shape).index_copy(2, target_ids, logits)
-        return penalize(whole, batch.sampling).index_select(2, target_ids)
 
     def finish(self, slots: Sequence[int]) -> None:
         self._states.drop(slots)

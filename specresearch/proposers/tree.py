@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specresearch.batch import Batch
 from specresearch.drawing import draw
+from specresearch.models.draft_vocabulary import DraftVocabulary
 from specresearch.models.graphs import GraphInput, Tensors
 from specresearch.proposal import Proposal, Topology, upload
 from specresearch.proposers.candidates import Candidates, FedTree
@@ -25,11 +26,12 @@ TIE = 1e-9  # confidence lost at every level, at least
 def grow_static(
     drafter: TreeDrafter,
     batch: Batch,
-    root_logits: Float[Tensor, "B 1 V"],
+    root_logits: Float[Tensor, "B 1 D"],
     tree: StaticTree,
     budget: Sequence[int],
     *,
     sample: bool = False,
+    vocabulary: DraftVocabulary | None = None,
     graph: GrowthGraph | None = None,
 ) -> Proposal:
     """Draft in the shape of `tree`; each row keeps the first nodes that its budget and room allow.
@@ -40,9 +42,11 @@ def grow_static(
     Args:
         sample: Draw children from the drafter's distribution without replacement, in the order of
             their ranks, and report it. Otherwise each is the token of its rank, a point mass.
+        vocabulary: What the logits are of; None: the target's tokens.
         graph: Grows as one graph where it can.
     """
     crop, sampling = tree.crop(budget, batch.room), batch.sampling
+    vocabulary = vocabulary or DraftVocabulary(root_logits.shape[2])
     uniforms = None
     if sample:
         # Numbered by the nodes of the whole tree: cropping must not change the draws.
@@ -52,8 +56,9 @@ def grow_static(
 
     def grow(drafter: TreeDrafter, roots: Tensor, logits: Tensor, *given: Tensor) -> Tensors:
         if not given:
-            return _grow_levels(drafter, sampling, roots, logits, tree, None)
-        return _grow_levels(drafter, sampling.given(*given), roots, logits, tree, given[1])
+            return _grow_levels(drafter, sampling, vocabulary, roots, logits, tree, None)
+        drawn = sampling.given(*given)
+        return _grow_levels(drafter, drawn, vocabulary, roots, logits, tree, given[1])
 
     def inputs(num_rows: int) -> list[GraphInput]:
         parts = [GraphInput.padded(part, (num_rows,)) for part in (batch.roots, root_logits)]
@@ -68,7 +73,9 @@ def grow_static(
         kind = ("static", tree.paths, sampling.kind if sample else None, root_logits.shape[2])
         grown = graph.run(kind, grow, inputs)
     if grown is None:
-        grown = _grow_levels(drafter, sampling, batch.roots, root_logits, tree, uniforms)
+        grown = _grow_levels(
+            drafter, sampling, vocabulary, batch.roots, root_logits, tree, uniforms
+        )
     tokens, scores, exhausted, *draft_probs = grown
     return Proposal(
         token_ids=crop.arrange(tokens),
@@ -84,8 +91,9 @@ def grow_static(
 def _grow_levels(
     drafter: TreeDrafter,
     sampling: SamplingBatch,
+    vocabulary: DraftVocabulary,
     roots: Int[Tensor, "B 1"],
-    logits: Float[Tensor, "B 1 V"],
+    logits: Float[Tensor, "B 1 D"],
     tree: StaticTree,
     uniforms: Float[Tensor, "B N"] | None,
 ) -> Tensors:
@@ -94,7 +102,11 @@ def _grow_levels(
     scores = torch.ones_like(roots, dtype=logits.dtype)
     exhausted = torch.zeros_like(roots, dtype=torch.bool)
     draft_probs: list[Tensor] = []
+    # Penalties count the target's tokens, and q is reported in them.
+    is_whole = uniforms is not None or sampling.has_penalty
     for depth in range(1, tree.depth + 1):
+        if is_whole:
+            logits = vocabulary.whole(logits)
         first_parent, first = tree.levels[depth - 1 : depth + 1]
         end_parent = first_parent + logits.shape[1]
         context = _drafts_above(tree.topology, tokens, first_parent, end_parent, sampling)
@@ -106,12 +118,13 @@ def _grow_levels(
             if not draft_probs:
                 draft_probs.append(q.new_zeros((len(q), tree.topology.num_nodes, q.shape[2])))
             draft_probs[0][:, first_parent:end_parent] = q
-        tokens = torch.cat([tokens, level.tokens], dim=1)
+        drafted = level.tokens if is_whole else vocabulary.named(level.tokens)
+        tokens = torch.cat([tokens, drafted], dim=1)
         scores = torch.cat([scores, level.scores.to(scores.dtype)], dim=1)
         exhausted = torch.cat([exhausted, level.exhausted], dim=1)
         num_fed = tree.num_fed[depth]
         if num_fed:
-            logits = drafter.expand(tree.fed_trees[depth], level.tokens[:, :num_fed], first)
+            logits = drafter.expand(tree.fed_trees[depth], drafted[:, :num_fed], first)
     return tokens, scores, exhausted, *draft_probs
 
 
@@ -139,7 +152,7 @@ class _Level:
     exhausted: Bool[Tensor, "B n"]
 
 
-def _likeliest_children(logits: Float[Tensor, "B M V"], tree: StaticTree, depth: int) -> _Level:
+def _likeliest_children(logits: Float[Tensor, "B M _"], tree: StaticTree, depth: int) -> _Level:
     first_parent, first, end = tree.levels[depth - 1 : depth + 2]
     parent = tree.topology.parents[0, first:end] - first_parent
     best = topk(logits, tree.widths[depth])
@@ -185,11 +198,12 @@ def _draw_children(
 def grow_dynamic(
     drafter: TreeDrafter,
     batch: Batch,
-    root_logits: Float[Tensor, "B 1 V"],
+    root_logits: Float[Tensor, "B 1 D"],
     budget: Sequence[int],
     *,
     depth: int,
     top_k: int,
+    vocabulary: DraftVocabulary | None = None,
     graph: GrowthGraph | None = None,
 ) -> Proposal:
     """Grow EAGLE-2's tree (arXiv 2406.16858).
@@ -202,8 +216,10 @@ def grow_dynamic(
     a budget; what none could keep is not drafted.
 
     Args:
+        vocabulary: What the logits are of; None: the target's tokens.
         graph: Grows as one graph where it can.
     """
+    vocabulary = vocabulary or DraftVocabulary(root_logits.shape[2])
     depths = [min(depth, allowed, left) for allowed, left in zip(budget, batch.room, strict=True)]
     depth = max(depths)
     k = min(top_k, root_logits.shape[2], max(budget), batch.max_width or top_k)
@@ -216,7 +232,8 @@ def grow_dynamic(
 
     def grow(drafter: TreeDrafter, roots: Tensor, logits: Tensor, limits: Tensor) -> Tensors:
         num_kept, depths = limits.unbind(1)
-        candidates = _candidates(drafter, logits, depth, k, None if is_uniform else depths)
+        most = None if is_uniform else depths
+        candidates = _candidates(drafter, vocabulary, logits, depth, k, most)
         return candidates.best(roots, num_kept, num_nodes)
 
     grown = None
@@ -240,7 +257,8 @@ def grow_dynamic(
 
 def _candidates(
     drafter: TreeDrafter,
-    root_logits: Float[Tensor, "B 1 V"],
+    vocabulary: DraftVocabulary,
+    root_logits: Float[Tensor, "B 1 D"],
     depth: int,
     k: int,
     depths: Int[Tensor, " B"] | None,
@@ -251,7 +269,8 @@ def _candidates(
         depths: The levels that each row has room for; None: all of them.
     """
     rows, device = len(root_logits), root_logits.device
-    log_q, tokens = (likeliest[:, 0] for likeliest in _likeliest(root_logits, k))  # [B, k]
+    log_q, tokens = _likeliest(root_logits, k)  # [B, 1, k]
+    log_q, tokens = log_q[:, 0], vocabulary.named(tokens[:, 0])
     candidates = Candidates([tokens], [log_q], [log_q], [])
     frontier = torch.arange(k, device=device).expand(rows, -1)  # candidates to expand
     confidence, fed = log_q, FedTree(rows, depth, k, device)
@@ -262,7 +281,7 @@ def _candidates(
         confidence = log_q + confidence[:, :, None]
         if depths is not None:
             confidence = confidence.masked_fill((depths < level)[:, None, None], float("-inf"))
-        tokens, confidence = tokens.flatten(1), confidence.flatten(1)
+        tokens, confidence = vocabulary.named(tokens).flatten(1), confidence.flatten(1)
         num_before = candidates.extend(tokens, confidence, log_q.flatten(1), frontier)
         if level < depth:
             best = confidence.topk(k)
@@ -273,7 +292,7 @@ def _candidates(
 
 
 def _likeliest(
-    logits: Float[Tensor, "B M V"], k: int
+    logits: Float[Tensor, "B M D"], k: int
 ) -> tuple[Float[Tensor, "B M k"], Int[Tensor, "B M k"]]:
     """Return log q of the k likeliest tokens after each node in float64, and the tokens.
 

@@ -14,6 +14,7 @@ from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParam
 from specresearch.batch import Batch
 from specresearch.controllers import Controller
 from specresearch.metrics import StepRecord
+from specresearch.models.draft_vocabulary import DraftVocabulary
 from specresearch.models.eagle_format import FORMATS, Eagle3Format
 from specresearch.models.eagle_head import EagleHead
 from specresearch.proposal import Proposal
@@ -272,6 +273,36 @@ def test_tokens_outside_a_reduced_vocabulary_are_never_drafted(target: CausalLM)
         drafted = proposal.token_ids[proposal.acceptable][1:]
         roots = proposal.token_ids[:, 0].tolist()
         assert set(drafted.tolist()) <= has_features | set(roots)
+
+
+@pytest.mark.parametrize(
+    ("shape", "params", "is_needed"),
+    [
+        ("chain", {"temperature": 0.0}, False),
+        ("static", {"temperature": 1.0}, False),
+        ("dynamic", {"temperature": 1.0}, False),
+        ("chain", {"temperature": 1.0}, True),
+        ("chain", {"temperature": 0.0, "repetition_penalty": 1.3}, True),
+    ],
+)
+def test_point_masses_of_a_reduced_vocabulary_need_no_pass_over_the_whole_one(
+    target: CausalLM,
+    monkeypatch: pytest.MonkeyPatch,
+    shape: str,
+    params: dict[str, float],
+    is_needed: bool,
+) -> None:
+    whole, sizes = DraftVocabulary.whole, []
+
+    def watched(self: DraftVocabulary, logits: Tensor) -> Tensor:
+        sizes.append(self.size)
+        return whole(self, logits)
+
+    monkeypatch.setattr(DraftVocabulary, "whole", watched)
+    proposer = make_proposer(3, **SHAPES[shape] | {"sample": True})
+    engine = Engine(target, proposer, max_batch_size=3)
+    assert any(output.record.counts.num_draft_tokens for output in decode(engine, **params))
+    assert set(sizes) == ({12} if is_needed else set())
 
 
 def rigged() -> tuple[CausalLM, EagleHead]:
