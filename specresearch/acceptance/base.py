@@ -156,4 +156,4 @@ def node_rows(
     values: Shaped[Tensor, "B N V"], nodes: Int[Tensor, "B M"]
 ) -> Shaped[Tensor, "B M V"]:
     """Return the rows of `values` that belong to the given nodes."""
-    return values.gather(1, nodes[:, :, None].expand(-1, -1, values.shape[2]))
+    return values[torch.arange(len(values), device=values.device)[:, None], nodes]

@@ -104,7 +104,7 @@ def _residual(
     last = proposal.acceptable.shape[1] - 1
     next_node = (end + 1).clamp(max=last)
     is_rejected = (end < last) & proposal.acceptable.gather(1, next_node)
-    return torch.where(is_rejected, (p - node_rows(proposal.draft_probs, end)[:, 0]).relu(), p)
+    return torch.where(is_rejected, (p - node_rows(proposal.draft_probs, end)[:, 0]).relu_(), p)
 
 
 def _without(

@@ -149,11 +149,8 @@ class StaticTree:
         tree = _prune(self, last_path + 1, depth)
         lengths = tuple(len(indexes) + 1 for indexes in kept)
         orders = {limit: _order(tree, limit, max(lengths)) for limit in limits}
-        if len(orders) == 1:
-            nodes, topology = orders[depth]
-        else:
-            nodes, topology = _stack([orders[limit] for limit in limits])
-        return Crop(tree, nodes, topology, lengths)
+        order = orders[depth] if len(orders) == 1 else _stack([orders[limit] for limit in limits])
+        return Crop(tree, order.nodes, order.topology, lengths, order.is_in_order)
 
 
 def _by_depth(paths: Iterable[Sequence[int]]) -> list[RankPath]:
@@ -183,20 +180,30 @@ class Crop:
         nodes: Nodes of `tree`, in the order in which each row keeps them.
         topology: The tree that they form in this order.
         lengths: How many of them each row keeps, root included.
+        is_in_order: Every row keeps them in the order of `tree`.
     """
 
     tree: StaticTree
     nodes: Int[Tensor, "#B n"]
     topology: Topology
     lengths: tuple[int, ...]
+    is_in_order: bool = False
 
     def arrange(self, values: Shaped[Tensor, "B N *rest"]) -> Shaped[Tensor, "B n *rest"]:
         """Reorder values from the order of `tree` to the order of `nodes`."""
+        if self.is_in_order:
+            return values[:, : self.nodes.shape[1]]
         row = torch.arange(len(values), device=values.device)[:, None]
         return values[row, self.nodes]
 
 
-Order: TypeAlias = tuple[Int[Tensor, "#B n"], Topology]
+@dataclass(frozen=True)
+class _Order:
+    """Nodes of a tree in the order in which rows keep them; see `Crop`."""
+
+    nodes: Int[Tensor, "#B n"]
+    topology: Topology
+    is_in_order: bool = False
 
 
 @lru_cache(maxsize=256)
@@ -213,31 +220,32 @@ def _prune(tree: StaticTree, num_drafts: int, depth: int) -> StaticTree:
 
 
 @lru_cache(maxsize=256)
-def _order(tree: StaticTree, limit: int, num_nodes: int) -> Order:
+def _order(tree: StaticTree, limit: int, num_nodes: int) -> _Order:
     """Return the first nodes in the order of `paths`, those deeper than `limit` last."""
     node_of = {path: node for node, path in enumerate([(), *_by_depth(tree.paths)])}
     ordered = [(), *sorted(tree.paths, key=lambda path: len(path) > limit)][:num_nodes]
     index = {path: i for i, path in enumerate(ordered)}
     parents = [-1, *(index[path[:-1]] for path in ordered[1:])]
     device = tree.ranks.device
-    nodes = upload([[node_of[path] for path in ordered]], device)
+    order = [node_of[path] for path in ordered]
+    nodes, is_in_order = upload([order], device), order == list(range(num_nodes))
     if parents == list(range(-1, num_nodes - 1)):
-        return nodes, Topology.chain(num_nodes, device)
+        return _Order(nodes, Topology.chain(num_nodes, device), is_in_order)
     topology = Topology(
         upload([parents], device),
         max_depth=max(map(len, ordered)),
         max_children=max(Counter(parents).values()),
     )
-    return nodes, topology
+    return _Order(nodes, topology, is_in_order)
 
 
-def _stack(orders: Sequence[Order]) -> Order:
+def _stack(orders: Sequence[_Order]) -> _Order:
     """Stack one row of each."""
-    topologies = [topology for _, topology in orders]
+    topologies = [order.topology for order in orders]
     stacked = Topology(
         torch.cat([topology.parents for topology in topologies]),
         max_depth=max(topology.max_depth for topology in topologies),
         max_children=max(topology.max_children for topology in topologies),
     )
     stacked.__dict__["ancestors"] = torch.cat([topology.ancestors for topology in topologies])
-    return torch.cat([nodes for nodes, _ in orders]), stacked
+    return _Order(torch.cat([order.nodes for order in orders]), stacked)

@@ -116,7 +116,7 @@ def _grow_levels(
             q = logits_to_probs(logits, sampling, *context)
             level = _sampled_children(q, tree, depth, uniforms)
             if not draft_probs:
-                draft_probs.append(q.new_zeros((len(q), tree.topology.num_nodes, q.shape[2])))
+                draft_probs.append(_without_children_zero(q, tree))
             draft_probs[0][:, first_parent:end_parent] = q
         drafted = level.tokens if is_whole else vocabulary.named(level.tokens)
         tokens = torch.cat([tokens, drafted], dim=1)
@@ -126,6 +126,14 @@ def _grow_levels(
         if num_fed:
             logits = drafter.expand(tree.fed_trees[depth], drafted[:, :num_fed], first)
     return tokens, scores, exhausted, *draft_probs
+
+
+def _without_children_zero(q: Float[Tensor, "B M V"], tree: StaticTree) -> Float[Tensor, "B N V"]:
+    """Return memory for q after every node, in which only nodes without children have theirs: 0."""
+    probs = q.new_empty((len(q), tree.topology.num_nodes, q.shape[2]))
+    for begin, num_fed, end in zip(tree.levels, tree.num_fed, tree.levels[1:], strict=False):
+        probs[:, begin + num_fed : end] = 0.0
+    return probs
 
 
 def _drafts_above(
@@ -172,7 +180,8 @@ def _sampled_children(
     node = torch.arange(first, end, device=children.device)[:, None]
     order = (children[parent] == node).long().argmax(1)  # among the siblings
     tokens = drawn[:, parent, order]
-    scores = q[:, parent].gather(2, tokens[:, :, None])[:, :, 0]
+    row = torch.arange(len(q), device=q.device)[:, None]
+    scores = q[row, parent, tokens]
     return _Level(tokens, scores, exhausted[:, parent, order])
 
 
@@ -191,7 +200,8 @@ def _draw_children(
         token = draw(left.flatten(0, 1), u.flatten()).view(u.shape).clamp(max=q.shape[2] - 1)
         drawn.append(token)
         exhausted.append(left.gather(2, token[:, :, None])[:, :, 0] <= 0)
-        left = left.scatter(2, token[:, :, None], 0.0)
+        if rank + 1 < children.shape[1]:
+            left = left.scatter(2, token[:, :, None], 0.0)
     return torch.stack(drawn, dim=2), torch.stack(exhausted, dim=2)
 
 
