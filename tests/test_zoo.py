@@ -110,9 +110,10 @@ def test_a_trained_head_saves_steps(target: CausalLM, method: str) -> None:
     assert decode(target, proposers[method])[1] > 1.15
 
 
-def test_the_deep_target_has_a_head_of_its_own() -> None:
+@pytest.mark.parametrize("method", ["eagle", "eagle3", "medusa"])
+def test_the_deep_target_has_heads_of_its_own(method: str) -> None:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        cfg = compose("run", ["+proposer=eagle", "target=deep"])
+        cfg = compose("run", [f"+proposer={method}", "target=deep"])
     deep = instantiate(cfg.target)
     tokens, tokens_per_step = decode(deep, instantiate(cfg.proposer, _convert_="all"))
     assert tokens == decode(deep, None)[0]
