@@ -149,11 +149,9 @@ VARIANTS: dict[str, Without] = {
     "decisions hold for two steps": Without(
         constants={decision_schedule: {"MOST_DRAFTING": 2, "_MOST_IDLE": 2}}
     ),
-    "none holds for more than 32 steps": Without(constants={decision_schedule: {"_MOST_IDLE": 32}}),
     "no early share": Without(constants={goodput: {"_EARLY": 0.0}}),
     "all draft at the start": Without(constants={goodput: {"_START_FRACTION": 1}}),
     "one round of reweighting": Without(constants={window_fit: {"_ROUNDS": 1}}),
-    "always three rounds": Without(constants={window_fit: {"_SETTLED": -1.0}}),
     "negative weights set to 0": Without(constants={scipy.optimize: {"nnls": negative_set_to_0}}),
     "windows of 8": Without(constants={window_fit: {"_WINDOW": 8}}),
     "windows of 64": Without(constants={window_fit: {"_WINDOW": 64}}),

@@ -4,7 +4,7 @@ from specresearch.controllers.time_account import TimeAccount
 from specresearch.metrics import StepRecord
 
 MOST_DRAFTING = 8  # steps for which a decision to draft holds at most, since much can be learned,
-_MOST_IDLE = 64  # and for which one not to draft does, or any if decisions have taken
+_MOST_IDLE = 32  # and for which one not to draft does, or any if decisions have taken
 _SHARE = 0.005  # a larger share of the time than this,
 _EARLY = 100.0  # of which that of so many steps may be taken at the start;
 _TOO_MUCH = 0.01  # if they have taken more than this, it holds longer still

@@ -7,7 +7,6 @@ import numpy as np
 
 _WINDOW = 16  # steps of each kind that count: enough for an absurd one to be outvoted
 _ROUNDS = 3  # of reweighting, which turns least squares into least absolute deviations
-_SETTLED = 0.02  # change of the weights, relative to themselves, below which no round follows
 _RIDGE = 1e-3  # of all information: what did not vary keeps its weight
 
 
@@ -68,7 +67,5 @@ class WindowFit:
             worth[num_weights:] = trust / np.maximum(np.abs(y - x @ weights), floor)
             worth[:num_weights] = worth[num_weights:] @ sizes + 1e-15
             weighted = np.sqrt(worth)[:, None] * table
-            before, weights = weights, self._nnls(weighted[:, :-1], weighted[:, -1])[0]
-            if np.abs(weights - before).sum() <= _SETTLED * weights.sum():
-                break
+            weights = self._nnls(weighted[:, :-1], weighted[:, -1])[0]
         self.weights = weights.tolist()
