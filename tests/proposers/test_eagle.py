@@ -299,7 +299,8 @@ def test_point_masses_of_a_reduced_vocabulary_need_no_pass_over_the_whole_one(
         return whole(self, logits)
 
     monkeypatch.setattr(DraftVocabulary, "whole", watched)
-    proposer = make_proposer(3, **SHAPES[shape] | {"sample": True})
+    settings: dict[str, Any] = SHAPES[shape] | {"sample": True}
+    proposer = make_proposer(3, **settings)
     engine = Engine(target, proposer, max_batch_size=3)
     assert any(output.record.counts.num_draft_tokens for output in decode(engine, **params))
     assert set(sizes) == ({12} if is_needed else set())
