@@ -10,7 +10,7 @@ from torch import Tensor
 class DraftVocabulary:
     """The tokens of a drafter: the target's, or some of them under numbers of their own.
 
-    What a distribution over all tokens is not needed for costs less in the drafter's own.
+    Searching a few thousand of these costs less than searching all tokens of the target.
 
     Attributes:
         target_size: Tokens of the target.

@@ -116,7 +116,7 @@ def _grow_levels(
             q = logits_to_probs(logits, sampling, *context)
             level = _sampled_children(q, tree, depth, uniforms)
             if not draft_probs:
-                draft_probs.append(_without_children_zero(q, tree))
+                draft_probs.append(_new_draft_probs(q, tree))
             draft_probs[0][:, first_parent:end_parent] = q
         drafted = level.tokens if is_whole else vocabulary.named(level.tokens)
         tokens = torch.cat([tokens, drafted], dim=1)
@@ -128,8 +128,8 @@ def _grow_levels(
     return tokens, scores, exhausted, *draft_probs
 
 
-def _without_children_zero(q: Float[Tensor, "B M V"], tree: StaticTree) -> Float[Tensor, "B N V"]:
-    """Return memory for q after every node, in which only nodes without children have theirs: 0."""
+def _new_draft_probs(q: Float[Tensor, "B M V"], tree: StaticTree) -> Float[Tensor, "B N V"]:
+    """Return room for q after every node: 0 after those that get no children, not yet set else."""
     probs = q.new_empty((len(q), tree.topology.num_nodes, q.shape[2]))
     for begin, num_fed, end in zip(tree.levels, tree.num_fed, tree.levels[1:], strict=False):
         probs[:, begin + num_fed : end] = 0.0
