@@ -3,8 +3,8 @@
     python experiments/gemma3_270m/pictures.py --work WORK --measured OUT
 
 Reads `WORK/runs/*/metrics.jsonl`, complete or not, and `OUT/*/run/*/results.json`. Writes
-training.csv, training.png, chains.csv and chains.png into results/ beside this file. No text of the
-model is in any of them.
+training.csv, training.png, drafters.csv and drafters.png into results/ beside this file. No text of
+the model is in any of them.
 """
 
 import argparse
@@ -19,12 +19,16 @@ import pandas as pd
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
+from specresearch.proposers.draft_shape import DraftShape
+
 RESULTS = Path(__file__).parent / "results"
 LABELS = {"eagle3": "EAGLE-3 head", "draft": "draft LM", "medusa": "first Medusa head"}
 FIRST_STEP = "step_0/expected_acceptance"
 WINDOW = 5  # logged values that a drawn point averages
 FIGURES = ("mean_acceptance_length", "speedup")
-CHAIN = re.compile(r"(?P<dataset>\w+)-t(?P<temperature>\d+)-chain(?P<drafts>\d+)")
+HOST = ("efficiency", "host_overhead")
+MEASURED = re.compile(r"(?P<dataset>\w+)-t(?P<temperature>\d+)-(?P<drafts>auto|\d+)")
+CELL = ["dataset", "temperature"]
 DATASETS = {"sharegpt": "chats", "cnndm": "articles"}
 
 
@@ -41,17 +45,20 @@ def read_run(file: Path) -> pd.DataFrame:
 
 
 def read_measurement(file: Path) -> dict[str, object]:
-    """Return the figures of one chain, with their intervals."""
-    name = CHAIN.fullmatch(file.parent.name)
+    """Return what one run of measure.sh measured, with intervals, and what `auto` had foretold."""
+    name = MEASURED.fullmatch(file.parent.name)
     assert name is not None, f"{file.parent.name} is not a folder of measure.sh"
-    summary = json.loads(file.read_text(encoding="utf-8"))["summary"]
+    results = json.loads(file.read_text(encoding="utf-8"))
+    summary, chosen = results["summary"], results["provenance"]["method"]["shape"]
     row: dict[str, object] = {"run": file.parents[2].name, **name.groupdict()}
+    row["chosen"] = str(DraftShape.from_json(chosen["shape"])) if chosen else None
+    row["foretold_length"] = chosen["acceptance_length"] if chosen else np.nan
     row["num_prompts"] = summary["num_prompts"]
     for figure in FIGURES:
         low, high = summary[f"{figure}_ci95"] or (np.nan, np.nan)
         row |= {figure: summary[figure], f"{figure}_low": low, f"{figure}_high": high}
-    row["tokens_per_second"] = summary["tokens_per_second"]
-    row["baseline_tokens_per_second"] = summary["baseline_tokens_per_second"]
+    for figure in ("tokens_per_second", "baseline_tokens_per_second", *HOST):
+        row[figure] = summary[figure]
     row["output"] = summary["output_p_value"]
     if row["output"] is None:
         row["output"] = f"{summary['num_outputs_equal']} equal"
@@ -78,24 +85,29 @@ def draw_training(runs: pd.DataFrame) -> None:
     figure.savefig(RESULTS / "training.png", dpi=130)
 
 
-def draw_chains(chains: pd.DataFrame) -> None:
-    figure, all_axes = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
-    for axes, name in zip(all_axes, FIGURES, strict=True):
-        groups = chains.groupby(["run", "dataset", "temperature"])
-        for number, (_, rows) in enumerate(groups):
-            ordered = rows.sort_values("drafts")
-            run, dataset, temperature = ordered[["run", "dataset", "temperature"]].iloc[0]
-            value = ordered[name]
-            errors = [value - ordered[f"{name}_low"], ordered[f"{name}_high"] - value]
-            label = f"{run}, {DATASETS[dataset]}, temperature {temperature}"
-            shift = 0.04 * (number - (len(groups) - 1) / 2)
-            axes.errorbar(ordered["drafts"] + shift, value, errors, label=label, capsize=2)
-        axes.set(xlabel="drafts of a step", ylabel=name.replace("_", " "))
-        axes.set_xticks(sorted(chains["drafts"].unique()))
-        axes.grid(alpha=0.3)
-    all_axes[1].axhline(1, color="black", linewidth=0.8)
-    all_axes[0].legend(frameon=False, fontsize=8)
-    figure.savefig(RESULTS / "chains.png", dpi=130)
+def draw_drafters(rows: pd.DataFrame) -> None:
+    """Draw the figures of each drafter by drafts, a column of panels for each cell."""
+    cells = sorted(rows.groupby(CELL), key=lambda cell: cell[0][::-1])
+    places = {drafts: place for place, drafts in enumerate(sorted(rows["drafts"].unique()))}
+    figure, grid = plt.subplots(
+        len(FIGURES), len(cells), figsize=(12, 5.5), sharex=True, sharey="row", layout="constrained"
+    )
+    for column, ((dataset, temperature), cell) in zip(grid.T, cells, strict=True):
+        column[0].set_title(f"{DATASETS[dataset]}, temperature {temperature}")
+        for axes, name in zip(column, FIGURES, strict=True):
+            for number, (run, measured) in enumerate(cell.groupby("run")):
+                line = measured.sort_values("drafts")
+                place = line["drafts"].map(places) + 0.08 * number
+                errors = [line[name] - line[f"{name}_low"], line[f"{name}_high"] - line[name]]
+                axes.errorbar(place, line[name], errors, label=run, fmt="o", capsize=2)
+            axes.set_xticks(list(places.values()), list(places))
+            axes.axhline(1, color="black", linewidth=0.8)
+            axes.grid(alpha=0.3)
+        column[-1].set_xlabel("drafts of a step")
+    for axes, name in zip(grid[:, 0], FIGURES, strict=True):
+        axes.set_ylabel(name.replace("_", " "))
+    grid[0, 0].legend(frameon=False, fontsize=8)
+    figure.savefig(RESULTS / "drafters.png", dpi=130)
 
 
 def main() -> None:
@@ -112,9 +124,9 @@ def main() -> None:
     runs[columns].round(4).to_csv(RESULTS / "training.csv", index=False)
     draw_training(runs)
     files = sorted(arguments.measured.glob("*/run/*/results.json"))
-    chains = pd.DataFrame(map(read_measurement, files)).astype({"drafts": int})
-    chains.round(4).to_csv(RESULTS / "chains.csv", index=False)
-    draw_chains(chains)
+    drafters = pd.DataFrame(map(read_measurement, files))
+    drafters.round(4).to_csv(RESULTS / "drafters.csv", index=False)
+    draw_drafters(drafters)
 
 
 if __name__ == "__main__":

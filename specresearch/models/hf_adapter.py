@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.masking_utils import sdpa_mask
@@ -21,6 +22,7 @@ from specresearch.models.attention import slot_attention
 from specresearch.models.attention_plan import AttentionPlan, GivenBiases
 from specresearch.models.kernel_choice import LayerShape, NoKernelError
 from specresearch.models.kv_cache import Region, SlotCache
+from specresearch.models.quantizer import is_quantized
 from specresearch.models.two_part import TwoPartPlan
 
 ATTENTION_CHOICES = ("auto", "two_part", "slot", "sdpa", "eager")
@@ -183,11 +185,14 @@ class HFAdapter:
             self._logit_rows = None  # drafting heads use the LM head too
         return output.logits.to(token_ids.device)
 
-    def readout(self, states: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows V"]:
+    def readout(
+        self, states: Float[Tensor, "*rows H"], token_ids: Int[Tensor, " D"] | None = None
+    ) -> Float[Tensor, "*rows V"] | Float[Tensor, "*rows D"]:
         """Apply the LM head, and the scale and cap that some models put on its logits."""
         head: Any = self.model.get_output_embeddings()
         config: Any = self.model.config.get_text_config(decoder=True)
-        logits = head(states) * (getattr(config, "logit_scale", None) or 1.0)
+        logits = head(states) if token_ids is None else _some_logits(head, states, token_ids)
+        logits = logits * (getattr(config, "logit_scale", None) or 1.0)
         logits = logits / (getattr(config, "logits_scaling", None) or 1.0)
         cap = getattr(config, "final_logit_softcapping", None)
         return logits if cap is None else cap * torch.tanh(logits / cap)
@@ -251,6 +256,18 @@ def check_model(model: PreTrainedModel) -> list[int | None]:
             )
         windows.append(getattr(layer, "sliding_window", None))
     return windows or [None]
+
+
+def _some_logits(
+    head: nn.Module, states: Float[Tensor, "*rows H"], token_ids: Int[Tensor, " D"]
+) -> Float[Tensor, "*rows D"]:
+    """Apply some rows of an LM head; one that is quantised computes all logits."""
+    if not isinstance(head, nn.Linear) or is_quantized(head):
+        return head(states)[..., token_ids]
+    device = head.weight.device
+    token_ids = token_ids.to(device)
+    bias = None if head.bias is None else head.bias[token_ids]
+    return F.linear(states.to(device), head.weight[token_ids], bias)
 
 
 def length_limit(model: PreTrainedModel) -> int:

@@ -127,6 +127,12 @@ class HFModel:
             logits = logits.new_empty((rows, 0, self.vocab_size))
         return ModelOutput(logits, hidden)
 
-    def readout(self, states: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows V"]:
-        """Return the logits of hidden states after the final norm (`FINAL_NORM`)."""
-        return self.adapter.readout(states)
+    def readout(
+        self, states: Float[Tensor, "*rows H"], token_ids: Int[Tensor, " D"] | None = None
+    ) -> Float[Tensor, "*rows V"] | Float[Tensor, "*rows D"]:
+        """Return the logits of hidden states after the final norm (`FINAL_NORM`).
+
+        Args:
+            token_ids: The tokens whose logits are wanted, by default all.
+        """
+        return self.adapter.readout(states, token_ids)

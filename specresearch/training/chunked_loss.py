@@ -5,7 +5,7 @@ serves all drafting steps; activation checkpointing would run both again in the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -45,6 +45,30 @@ class DraftRows:
     samples: bool = True
 
 
+@dataclass(frozen=True)
+class Peaks:
+    """What a reduced vocabulary needs of the target's logits over all tokens.
+
+    Attributes:
+        tokens: The likeliest token.
+        log_normaliser: The log of the sum of exponentials of the logits at the temperature.
+    """
+
+    tokens: Int[Tensor, "*rows"]
+    log_normaliser: Float[Tensor, "*rows"]
+
+    @staticmethod
+    def of(logits: Float[Tensor, "R V"], objective: Objective) -> "Peaks":
+        target = _TargetRows(objective, logits)
+        return Peaks(target.argmax, target.log_normaliser[:, 0])
+
+    def __getitem__(self, rows: slice | tuple[Tensor, Tensor]) -> "Peaks":
+        return Peaks(self.tokens[rows], self.log_normaliser[rows])
+
+
+PEAKS = tuple(field.name for field in fields(Peaks))
+
+
 def chunked_losses(
     objective: Objective,
     *,
@@ -54,6 +78,7 @@ def chunked_losses(
     drafts: Sequence[DraftRows],
     parameters: Sequence[nn.Parameter] = (),
     chunk_rows: int = CHUNK_ROWS,
+    peaks: Peaks | None = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "K 4"]]:
     """Compute the weighted loss of K drafting steps, and totals of each.
 
@@ -67,14 +92,19 @@ def chunked_losses(
 
     Gradients flow once into the drafts' states and into `parameters`, those that readouts train.
     Memory is about a dozen float32 arrays of chunk_rows x V, plus those gradients.
+
+    Args:
+        peaks: Of the target's logits, where `target_readout` returns those of a reduced vocabulary
+            alone, which all drafts share.
     """
     chunks = _Chunks(objective, drafts, parameters)
 
     def run() -> Float[Tensor, "K 4"]:
-        rows = zip(target_states.split(chunk_rows), labels.split(chunk_rows), strict=True)
-        for number, (states, tokens) in enumerate(rows):
-            target = _TargetRows(objective, target_readout(states), tokens)
-            chunks.add(target, begin=number * chunk_rows)
+        for begin in range(0, len(labels), chunk_rows):
+            rows = slice(begin, begin + chunk_rows)
+            known = None if peaks is None else peaks[rows]
+            logits = target_readout(target_states[rows])
+            chunks.add(_TargetRows(objective, logits, known), labels[rows], rows)
         return chunks.totals
 
     return _ChunkedLoss.apply(run, chunks, *(draft.states for draft in drafts), *parameters)
@@ -103,16 +133,22 @@ class _ChunkedLoss(torch.autograd.Function):
 class _TargetRows:
     """The target's predictions for one chunk of rows.
 
-    Of the whole vocabulary a reduced one needs the argmax and the normaliser alone, so the target's
-    log-probabilities are computed only where a draft covers all of it.
+    Of the whole vocabulary a reduced one needs the peaks alone, so the target's log-probabilities
+    are computed only where a draft covers all of it.
+
+    Args:
+        logits: Over the reduced vocabulary, if peaks are known.
     """
 
-    def __init__(self, objective: Objective, logits: Logits, labels: Labels) -> None:
+    def __init__(self, objective: Objective, logits: Logits, known: Peaks | None = None) -> None:
         self.objective = objective
         self.logits = at_least_float32(logits)
-        self.labels = labels
-        self.argmax = argmax(self.logits)
+        self._known = known
         self._reduced: dict[int, Logits] = {}
+
+    @cached_property
+    def argmax(self) -> Int[Tensor, " R"]:
+        return argmax(self.logits) if self._known is None else self._known.tokens
 
     @cached_property
     def log_p(self) -> Logits:
@@ -120,26 +156,26 @@ class _TargetRows:
 
     @cached_property
     def log_normaliser(self) -> Float[Tensor, "R 1"]:
-        """The log of the sum of exponentials of the logits at the temperature.
-
-        log_softmax takes a sixth of the time of logsumexp on a CPU.
-        """
-        scaled = self.logits / self.objective.temperature
-        largest = self.argmax[:, None]
+        """log_softmax takes a sixth of the time of logsumexp on a CPU."""
+        if self._known is not None:
+            return self._known.log_normaliser[:, None]
+        scaled, largest = self.objective.scaled(self.logits), self.argmax[:, None]
         return scaled.gather(-1, largest) - scaled.log_softmax(-1).gather(-1, largest)
 
     def logits_of(self, target_ids: Int[Tensor, " D"]) -> Float[Tensor, "R D"]:
         """Return the logits of a reduced vocabulary, which all drafting steps share."""
+        if self._known is not None:
+            return self.logits
         if id(target_ids) not in self._reduced:
             self._reduced[id(target_ids)] = self.logits.index_select(1, target_ids)
         return self._reduced[id(target_ids)]
 
-    def loss(self, draft: DraftRows, logits: Logits, log_q: Logits) -> Losses:
+    def loss(self, draft: DraftRows, logits: Logits, log_q: Logits, labels: Labels) -> Losses:
         ids = draft.target_ids
         if not isinstance(self.objective, Divergence):
             if ids is None:
-                return self.objective(self.logits, logits, self.labels)
-            return self.objective(self.logits_of(ids), logits, indices_in(self.labels, ids))
+                return self.objective(self.logits, logits, labels)
+            return self.objective(self.logits_of(ids), logits, indices_in(labels, ids))
         if ids is None:
             return self.objective.between(self.log_p, log_q)
         log_p = self.objective.log_probs(self.logits_of(ids))
@@ -150,7 +186,7 @@ class _TargetRows:
         if draft.target_ids is None:
             log_p = self.log_p
         else:
-            scaled = self.logits_of(draft.target_ids) / self.objective.temperature
+            scaled = self.objective.scaled(self.logits_of(draft.target_ids))
             log_p = scaled - self.log_normaliser
         if draft.samples:
             return torch.minimum(log_p, log_q).exp().sum(-1)
@@ -184,20 +220,21 @@ class _Chunks:
         self.parameter_gradients: list[Tensor | None] = [None for _ in parameters]
         self._used_parameters: list[Sequence[int]] = [range(len(parameters)) for _ in drafts]
 
-    def add(self, target: _TargetRows, *, begin: int) -> None:
-        """Add the chunk of rows from `begin` on."""
-        rows = slice(begin, begin + len(target.labels))
-        totals = [self._add_draft(k, target, rows) for k in range(len(self.drafts))]
+    def add(self, target: _TargetRows, labels: Labels, rows: slice) -> None:
+        """Add a chunk of rows."""
+        totals = [self._add_draft(k, target, labels, rows) for k in range(len(self.drafts))]
         self.totals += torch.stack(totals)
 
-    def _add_draft(self, k: int, target: _TargetRows, rows: slice) -> Float[Tensor, "4"]:
+    def _add_draft(
+        self, k: int, target: _TargetRows, labels: Labels, rows: slice
+    ) -> Float[Tensor, "4"]:
         draft = self.drafts[k]
         valid = draft.valid[rows]
         states = draft.states.detach()[rows].requires_grad_(self.needs_grad)
         with torch.set_grad_enabled(self.needs_grad):
             logits = draft.readout(states)
             log_q = self.objective.log_probs(logits)
-            loss = target.loss(draft, logits, log_q).masked_fill(~valid, 0).sum()
+            loss = target.loss(draft, logits, log_q, labels).masked_fill(~valid, 0).sum()
             if self.needs_grad:
                 self._add_gradients(k, rows, loss * draft.weight, states)
         accepted = target.acceptance(draft, log_q.detach()).masked_fill(~valid, 0).sum()

@@ -2,18 +2,19 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from specresearch.models import CausalLM
 from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.models.packed import has_packed_layers
 from specresearch.sampling import at_least_float32
-from specresearch.training.chunked_loss import DraftRows, chunked_losses
+from specresearch.training.chunked_loss import DraftRows, Peaks, chunked_losses
 from specresearch.training.objectives import CHUNK_ROWS, Objective
 from specresearch.training.students import Student, StudentStep
 
@@ -74,6 +75,7 @@ class Distillation(nn.Module):
         loss_mask: Bool[Tensor, "B T"],
         num_predicted: Tensor | int | None = None,
         states: Sequence[Float[Tensor, "B T _"]] | None = None,
+        peaks: Mapping[str, Shaped[Tensor, "B T"]] | None = None,
     ) -> Float[Tensor, ""]:
         """Return the mean loss of the tokens to be predicted.
 
@@ -81,6 +83,7 @@ class Distillation(nn.Module):
             num_predicted: Tokens to be predicted in all batches of the optimizer step, over all
                 devices; None counts this batch.
             states: The target's states at `layers`, if cached.
+            peaks: The fields of `Peaks` of its logits, if cached for a reduced vocabulary.
         """
         if states is None:
             with torch.no_grad():
@@ -111,14 +114,18 @@ class Distillation(nn.Module):
                 distance = self._feature_distance(step, rows, columns, valid)
                 distances[step.name or f"step_{len(distances)}"] = distance.detach()
                 weighted_distance = weighted_distance + step.weight * distance
+            target_ids = known = None
+            if peaks is not None:
+                target_ids, known = self.student.target_ids, Peaks(**peaks)[rows, ends - 1]
             loss, totals = chunked_losses(
                 self.objective,
                 target_states=_gather(final, rows, ends - 1),
-                target_readout=self._target_logits,
+                target_readout=partial(self._target_logits, token_ids=target_ids),
                 labels=token_ids[rows, ends],
                 drafts=drafts,
                 parameters=[weight for weight in self.trained if weight.requires_grad],
                 chunk_rows=self.chunk_rows,
+                peaks=known,
             )
         for (name, distance), total in zip(distances.items(), totals, strict=True):
             total = torch.cat([total, distance[None].to(total)])
@@ -237,10 +244,12 @@ class Distillation(nn.Module):
         distances = F.smooth_l1_loss(predicted, truth, reduction="none").mean(-1)
         return distances.masked_fill(~valid, 0).sum()
 
-    def _target_logits(self, states: Float[Tensor, "R H"]) -> Float[Tensor, "R V"]:
+    def _target_logits(
+        self, states: Float[Tensor, "R H"], token_ids: Int[Tensor, " D"] | None
+    ) -> Float[Tensor, "R V"] | Float[Tensor, "R D"]:
         """Compute logits in decoding precision, on the device of the states."""
         with torch.autocast(states.device.type, enabled=False):
-            return self.target.readout(states).to(states.device)
+            return self.target.readout(states, token_ids).to(states.device)
 
 
 def _autocasts(precision: str, target: CausalLM) -> bool:

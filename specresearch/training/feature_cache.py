@@ -1,4 +1,4 @@
-"""The target's hidden states on disk, so that training for many epochs runs the target once."""
+"""What a target makes of texts, on disk, so that training for many epochs runs it once."""
 
 import hashlib
 import shutil
@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from rich.console import Console
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -16,11 +16,15 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specresearch.models import CausalLM
+from specresearch.models.hf_adapter import FINAL_NORM
+from specresearch.training.chunked_loss import PEAKS, Peaks
 from specresearch.training.corpus.examples import Example, Examples, collate
 from specresearch.training.corpus.generated import weights_digest
+from specresearch.training.objectives import CHUNK_ROWS, Objective
 from specresearch.training.shards import Shard, ShardStore
 
 SHARD_SIZE = 64
+PEAK_BYTES = 12  # of a token: its id, and the normaliser in float32
 
 
 class FeatureCache:
@@ -28,6 +32,10 @@ class FeatureCache:
 
     States already there are reused, and so is what was written before a full disk. `hidden_layers`
     are those of `CausalLM.forward_whole`.
+
+    Args:
+        reduced: The objective of a student with a reduced vocabulary, which needs the peaks of the
+            target's logits as well; None leaves them out.
 
     Raises:
         ValueError: if the folder holds features of other inputs.
@@ -41,11 +49,13 @@ class FeatureCache:
         examples: Examples,
         folder: Path,
         *,
+        reduced: Objective | None = None,
         batch_size: int = 4,
         shard_size: int | None = None,
     ) -> None:
         shard_size = shard_size or SHARD_SIZE
         self.target = target
+        self.reduced = reduced
         self.hidden_layers = tuple(hidden_layers)
         self.batch_size = batch_size
         settings = {
@@ -55,6 +65,7 @@ class FeatureCache:
             "hidden_layers": self.hidden_layers,
             "examples": examples.fingerprint,
             "shard_size": shard_size,
+            "temperature": None if reduced is None else reduced.temperature,
         }
         self.store = ShardStore(folder, settings, ".safetensors")
         self._locations: dict[str, tuple[int, str]] = {}  # shard number and tensor name by key
@@ -75,13 +86,25 @@ class FeatureCache:
         layers = zip(*rows, strict=True)
         return tuple(pad_sequence(list(layer), batch_first=True) for layer in layers)
 
+    def peaks(self, examples: Sequence[Example]) -> dict[str, Shaped[Tensor, "B T"]] | None:
+        """Return the fields of `Peaks` of the collated examples, on the CPU, zero-padded.
+
+        Without `reduced` they are None.
+        """
+        if self.reduced is None:
+            return None
+        parts = {name: [self._read(each, f".{name}") for each in examples] for name in PEAKS}
+        return {name: pad_sequence(part, batch_first=True) for name, part in parts.items()}
+
     def num_bytes(self, num_tokens: int) -> int:
         """Return the size of the features of `num_tokens` tokens."""
         config = self.target.model.config.get_text_config(decoder=True)
         bytes_per_layer = config.hidden_size * self.target.dtype.itemsize
-        return num_tokens * len(self.hidden_layers) * bytes_per_layer
+        peaks = 0 if self.reduced is None else PEAK_BYTES
+        return num_tokens * (len(self.hidden_layers) * bytes_per_layer + peaks)
 
-    def _read(self, example: Example) -> Float[Tensor, "L T H"]:
+    def _read(self, example: Example, part: str = "") -> Tensor:
+        """Return the states of an example, [L, T, H], or another part of what is stored of it."""
         location = self._locations.get(_key(example))
         if location is None:
             raise ValueError(
@@ -90,7 +113,7 @@ class FeatureCache:
             )
         number, name = location
         with safe_open(self.store.path(number), framework="pt") as file:
-            return file.get_tensor(name)
+            return file.get_tensor(name + part)
 
     def _fill(self, examples: Examples, shards: Sequence[Sequence[int]]) -> None:
         def start(missing: Sequence[int]) -> Callable[[int], Shard]:
@@ -113,7 +136,7 @@ class FeatureCache:
 
     @torch.no_grad()
     def _compute(self, examples: Sequence[Example]) -> Shard:
-        """Compute [L, T, H] of each example, named by its index; batches have similar lengths."""
+        """Compute what is stored of each example by its index; batches have similar lengths."""
         lengths = [len(example.token_ids) for example in examples]
         order = sorted(range(len(examples)), key=lengths.__getitem__)
         tensors: dict[str, Tensor] = {}
@@ -123,9 +146,18 @@ class FeatureCache:
             token_ids = token_ids.to(self.target.device)
             layers = self.target.forward_whole(token_ids, self.hidden_layers).hidden
             hidden = torch.stack(layers, dim=1).cpu()  # [B, L, T, H]
-            for index, states in zip(indices, hidden, strict=True):
+            for row, (index, states) in enumerate(zip(indices, hidden, strict=True)):
                 tensors[str(index)] = states[:, : lengths[index]].contiguous()
-        return Shard(partial(save_file, tensors), len(tensors), sum(lengths))
+                if self.reduced is not None:
+                    final = layers[self.hidden_layers.index(FINAL_NORM)][row, : lengths[index]]
+                    peaks = self._peaks_of(final, self.reduced)
+                    tensors |= {f"{index}.{name}": getattr(peaks, name).cpu() for name in PEAKS}
+        return Shard(partial(save_file, tensors), len(examples), sum(lengths))
+
+    def _peaks_of(self, final: Float[Tensor, "T H"], objective: Objective) -> Peaks:
+        chunks = [Peaks.of(self.target.readout(c), objective) for c in final.split(CHUNK_ROWS)]
+        parts = ([getattr(chunk, name) for chunk in chunks] for name in PEAKS)
+        return Peaks(*map(torch.cat, parts))
 
 
 def _key(example: Example) -> str:

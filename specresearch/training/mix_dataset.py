@@ -62,6 +62,7 @@ def collate_drawn(
     batch["rows"] = [f"example {i} ({example.row or 'unnamed'})" for i, example in drawn]
     batch["num_tokens"] = sum(len(example.token_ids) for example in examples)
     batch["states"] = None if features is None else features(examples)
+    batch["peaks"] = None if features is None else features.peaks(examples)
     return batch
 
 

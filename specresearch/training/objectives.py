@@ -48,11 +48,15 @@ class Objective(ABC):
         tokens, -1 for a token outside.
         """
 
+    def scaled(self, logits: Logits) -> Logits:
+        """Return logits at the temperature, in float32 or better."""
+        logits = at_least_float32(logits)
+        return logits if self.temperature == 1 else logits / self.temperature
+
     def log_probs(self, logits: Logits) -> Logits:
         """Return finite log-probabilities at the temperature."""
-        scaled = at_least_float32(logits) / self.temperature
         # a clamp costs a CPU a tenth of what a mask does, and lets no gradient pass either
-        return scaled.log_softmax(-1).clamp(min=MIN_LOG_PROB)
+        return self.scaled(logits).log_softmax(-1).clamp(min=MIN_LOG_PROB)
 
 
 class CrossEntropy(Objective):

@@ -157,6 +157,7 @@ class TrainingRun:
             self.distillation.layers,
             Examples(self.mix.first(self.train.steps * self.examples_per_step)),
             Path(self.cfg.cache).expanduser(),
+            reduced=None if self.student.target_ids is None else self.distillation.objective,
             batch_size=self.train.batch_size,
         )
 

@@ -143,7 +143,7 @@ class DistillTrainer(Trainer):
         self._step_rows += inputs["rows"]
         self._last_batch = inputs
         self.callback.step_tokens += inputs["num_tokens"]
-        loss = model(inputs["token_ids"], inputs["loss_mask"], num_items_in_batch, inputs["states"])
+        loss = model(**_of_loss(inputs), num_predicted=num_items_in_batch)
         if not torch.isfinite(loss):  # sync
             step = self.state.global_step + 1
             _stop(f"the loss is {loss.item()} at step {step}", inputs["rows"])
@@ -162,7 +162,7 @@ class DistillTrainer(Trainer):
         """Stop if the last step made the weights give a non-finite loss on its own batch."""
         batch = self._last_batch
         with self.distillation.evaluation_mode():
-            loss = self.distillation(batch["token_ids"], batch["loss_mask"], None, batch["states"])
+            loss = self.distillation(**_of_loss(batch))
         if not torch.isfinite(loss):  # sync
             step = self.state.global_step
             _stop(f"the loss is {loss.item()} after step {step}", batch["rows"])
@@ -207,6 +207,11 @@ class DistillTrainer(Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         file = Path(resume_from_checkpoint) / STUDENT_WEIGHTS
         self.distillation.load_state(load_file(file), str(file))
+
+
+def _of_loss(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return what the loss depends on."""
+    return {name: batch[name] for name in ("token_ids", "loss_mask", "states", "peaks")}
 
 
 def _split_groups(optimizer: torch.optim.Optimizer, chosen: set[int], rate: float) -> None:

@@ -13,6 +13,7 @@ from specresearch.models.hf_adapter import FINAL_NORM
 from specresearch.training import feature_cache
 from specresearch.training.corpus.examples import Example, Examples, collate
 from specresearch.training.feature_cache import FeatureCache
+from specresearch.training.objectives import ForwardKL, Objective
 
 LAYERS = (0, 2, FINAL_NORM)
 
@@ -30,9 +31,14 @@ def model(seed: int = 0) -> CausalLM:
 
 
 def cache(
-    folder: Path, target: CausalLM | None = None, layers: tuple[int, ...] = LAYERS
+    folder: Path,
+    target: CausalLM | None = None,
+    layers: tuple[int, ...] = LAYERS,
+    reduced: Objective | None = None,
 ) -> FeatureCache:
-    return FeatureCache(target or model(), layers, examples(), folder, batch_size=3, shard_size=3)
+    return FeatureCache(
+        target or model(), layers, examples(), folder, reduced=reduced, batch_size=3, shard_size=3
+    )
 
 
 def test_features_are_those_of_the_target(tmp_path: Path) -> None:
@@ -47,10 +53,26 @@ def test_features_are_those_of_the_target(tmp_path: Path) -> None:
     assert features[0].shape[:2] == collate(chosen)["token_ids"].shape
 
 
+def test_peaks_are_those_of_the_targets_logits(tmp_path: Path) -> None:
+    target, chosen = model(), [examples()[i] for i in (3, 0, 7)]
+    assert cache(tmp_path / "whole", target).peaks(chosen) is None
+    peaks = cache(tmp_path / "reduced", target, reduced=ForwardKL(0.7)).peaks(chosen)
+    assert peaks is not None
+    with torch.no_grad():
+        for row, example in enumerate(chosen):
+            token_ids, length = torch.tensor([example.token_ids]), len(example.token_ids)
+            logits = target.forward_whole(token_ids, want_logits=True).logits[0]
+            assert torch.equal(peaks["tokens"][row, :length], logits.argmax(-1))
+            normaliser = (logits / 0.7).logsumexp(-1)
+            torch.testing.assert_close(peaks["log_normaliser"][row, :length], normaliser)
+            assert not peaks["log_normaliser"][row, length:].any()
+
+
+@pytest.mark.parametrize("reduced", [None, ForwardKL()])
 def test_the_announced_size_is_the_size_on_disk(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], reduced: Objective | None
 ) -> None:
-    feature_cache = cache(tmp_path)
+    feature_cache = cache(tmp_path, reduced=reduced)
     num_tokens = (
         sum(len(example.token_ids) for example in examples()) - 3
     )  # one example stands there twice
@@ -120,6 +142,8 @@ def test_features_of_another_model_or_other_layers_are_rejected(tmp_path: Path) 
         cache(tmp_path, model(seed=1))
     with pytest.raises(ValueError, match="holds data of hidden_layers="):
         cache(tmp_path, layers=(1,))
+    with pytest.raises(ValueError, match=r"holds data of temperature=None, and this run has .*2"):
+        cache(tmp_path, reduced=ForwardKL(2.0))
 
 
 def test_an_example_that_is_not_cached_is_an_error(tmp_path: Path) -> None:

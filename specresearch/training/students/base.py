@@ -82,6 +82,11 @@ class Student(ABC):
     adapter: Adapter | None = None
 
     @property
+    def target_ids(self) -> Int[Tensor, " D"] | None:
+        """The target's ids of the tokens that every step drafts from; None for all."""
+        return None
+
+    @property
     def trained(self) -> list[nn.Parameter]:
         """The trained parameters of `module`."""
         return list(self.module.parameters())

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from jaxtyping import Int
 from torch import Tensor
 
 from specresearch.models.eagle import EagleModel
@@ -62,9 +63,13 @@ class EagleStudent(Student):
             self.hidden_layers += (FINAL_NORM,)
 
     @property
+    def target_ids(self) -> Int[Tensor, " D"] | None:
+        return self.model.target_ids
+
+    @property
     def extra_state(self) -> dict[str, Tensor]:
         """The reduced vocabulary, since another corpus would select another one."""
-        return {} if self.model.target_ids is None else {"target_ids": self.model.target_ids}
+        return {} if self.target_ids is None else {"target_ids": self.target_ids}
 
     def load_extra_state(self, state: Mapping[str, Tensor]) -> None:
         if "target_ids" in state:
@@ -85,7 +90,7 @@ class EagleStudent(Student):
                 readout=self.model.readout,
                 shift=1,
                 weight=STEP_DECAY**i,
-                target_ids=self.model.target_ids,
+                target_ids=self.target_ids,
                 regression=regression,
                 first_row=i,
             )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from jaxtyping import Int
 from torch import Tensor
 
 from specresearch.models import CausalLM
@@ -37,9 +38,13 @@ class MedusaStudent(Student):
         self.max_drafts = len(heads)
 
     @property
+    def target_ids(self) -> Int[Tensor, " D"] | None:
+        return self.heads.target_ids
+
+    @property
     def extra_state(self) -> dict[str, Tensor]:
         """The reduced vocabulary, since another corpus would select another one."""
-        return {} if self.heads.target_ids is None else {"target_ids": self.heads.target_ids}
+        return {} if self.target_ids is None else {"target_ids": self.target_ids}
 
     def load_extra_state(self, state: Mapping[str, Tensor]) -> None:
         if "target_ids" in state:
@@ -61,7 +66,7 @@ class MedusaStudent(Student):
                 lm_head,
                 shift=1 + i,
                 weight=STEP_DECAY**i,
-                target_ids=self.heads.target_ids,
+                target_ids=self.target_ids,
             )
 
     def proposer(self, num_draft_tokens: int) -> Proposer:
