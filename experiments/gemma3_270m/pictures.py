@@ -87,20 +87,21 @@ def draw_training(runs: pd.DataFrame) -> None:
 
 def draw_drafters(rows: pd.DataFrame) -> None:
     """Draw the figures of each drafter by drafts, a column of panels for each cell."""
-    cells = sorted(rows.groupby(CELL), key=lambda cell: cell[0][::-1])
-    places = {drafts: place for place, drafts in enumerate(sorted(rows["drafts"].unique()))}
+    cells = rows[CELL].drop_duplicates().sort_values(CELL[::-1]).to_numpy().tolist()
+    names = sorted(rows["drafts"].unique())
     figure, grid = plt.subplots(
         len(FIGURES), len(cells), figsize=(12, 5.5), sharex=True, sharey="row", layout="constrained"
     )
-    for column, ((dataset, temperature), cell) in zip(grid.T, cells, strict=True):
+    for column, (dataset, temperature) in zip(grid.T, cells, strict=True):
+        cell = rows.query(f"dataset == '{dataset}' and temperature == '{temperature}'")
         column[0].set_title(f"{DATASETS[dataset]}, temperature {temperature}")
         for axes, name in zip(column, FIGURES, strict=True):
             for number, (run, measured) in enumerate(cell.groupby("run")):
                 line = measured.sort_values("drafts")
-                place = line["drafts"].map(places) + 0.08 * number
+                place = [names.index(drafts) + 0.08 * number for drafts in line["drafts"]]
                 errors = [line[name] - line[f"{name}_low"], line[f"{name}_high"] - line[name]]
                 axes.errorbar(place, line[name], errors, label=run, fmt="o", capsize=2)
-            axes.set_xticks(list(places.values()), list(places))
+            axes.set_xticks(range(len(names)), names)
             axes.axhline(1, color="black", linewidth=0.8)
             axes.grid(alpha=0.3)
         column[-1].set_xlabel("drafts of a step")

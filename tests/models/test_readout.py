@@ -5,6 +5,7 @@ import torch
 from tiny_models import ARCHITECTURES, VOCAB, build
 
 from specresearch import CausalLM
+from specresearch.models.head_fit import lm_head_of
 
 IDS = torch.tensor([7, 0, VOCAB - 1, 3])
 
@@ -12,9 +13,9 @@ IDS = torch.tensor([7, 0, VOCAB - 1, 3])
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
 def test_some_logits_are_those_of_all_tokens(architecture: str) -> None:
     model = CausalLM(build(architecture), self_test=False)
-    head = model.model.get_output_embeddings()
+    width = lm_head_of(model).in_features
     with torch.inference_mode():
-        states = torch.randn(2, 5, head.weight.shape[1], dtype=model.dtype)
+        states = torch.randn(2, 5, width, dtype=model.dtype)
         torch.testing.assert_close(model.readout(states, IDS), model.readout(states)[..., IDS])
 
 
