@@ -87,7 +87,7 @@ def draw_training(runs: pd.DataFrame) -> None:
 
 def draw_drafters(rows: pd.DataFrame) -> None:
     """Draw the figures of each drafter by drafts, a column of panels for each cell."""
-    cells = rows[CELL].drop_duplicates().sort_values(CELL[::-1]).to_numpy().tolist()
+    cells = rows.drop_duplicates(CELL).sort_values(CELL[::-1])[CELL].to_numpy().tolist()
     names = sorted(rows["drafts"].unique())
     figure, grid = plt.subplots(
         len(FIGURES), len(cells), figsize=(12, 5.5), sharex=True, sharey="row", layout="constrained"
