@@ -62,7 +62,7 @@ for run in "$@"; do
     eagle3_a) eagle3 "$run" 1 null 3 450 2 student.draft_vocab_size=12288 ;;
     eagle3_copies) copying "$run" "$(trained eagle3_a)" 1000 train.learning_rate=3e-3 ;;
     eagle3_copies_more) copying "$run" "$(trained eagle3_copies)" 1500 train.learning_rate=3e-3 ;;
-    eagle3_b) eagle3 "$run" 2 "$(trained eagle3_copies_more)" 3 4000 2 "cache=$WORK/features-2" ;;
+    eagle3_b) eagle3 "$run" 2 "$(trained eagle3_copies_more)" 3 2800 2 "cache=$WORK/features-2" ;;
     eagle3_c) eagle3 "$run" 3 "$(trained eagle3_b)" 5 6000 2 "cache=$WORK/features-3" ;;
     draft_a) draft "$run" 1 "$WORK/draft" 120 2e-3 0.3 ;;
     draft_b) draft "$run" 2 "$(trained draft_a)" 600 2e-3 0.4 ;;
