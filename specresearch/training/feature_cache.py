@@ -30,8 +30,8 @@ PEAK_BYTES = 12  # of a token: its id, and the normaliser in float32
 class FeatureCache:
     """Hidden states of a set of examples, computed into `folder` on construction.
 
-    States already there are reused, and so is what was written before a full disk. How often an
-    example is drawn makes no difference. `hidden_layers` are those of `CausalLM.forward_whole`.
+    States already there are reused, and so is what was written before a full disk. `hidden_layers`
+    are those of `CausalLM.forward_whole`.
 
     Args:
         reduced: The objective of a student with a reduced vocabulary, which needs the peaks of the
@@ -58,26 +58,26 @@ class FeatureCache:
         self.reduced = reduced
         self.hidden_layers = tuple(hidden_layers)
         self.batch_size = batch_size
-        places: dict[str, int] = {}  # of examples that are drawn for the first time
-        for index, example in enumerate(examples):
-            places.setdefault(_key(example), index)
         settings = {
             "model": target.name,
             "weights": weights_digest(target),
             "dtype": str(target.dtype),
             "hidden_layers": self.hidden_layers,
-            "examples": Examples(examples[index] for index in places.values()).fingerprint,
+            "examples": examples.fingerprint,
             "shard_size": shard_size,
             "temperature": None if reduced is None else reduced.temperature,
         }
         self.store = ShardStore(folder, settings, ".safetensors")
-        self._locations = {  # shard number and tensor name by key
-            key: (number // shard_size, str(number % shard_size))
-            for number, key in enumerate(places)
-        }
-        indices = list(places.values())
-        starts = range(0, len(indices), shard_size)
-        self._fill(examples, [indices[start : start + shard_size] for start in starts])
+        self._locations: dict[str, tuple[int, str]] = {}  # shard number and tensor name by key
+        shards: list[list[int]] = []
+        for index, example in enumerate(examples):
+            key = _key(example)
+            if key not in self._locations:
+                if not shards or len(shards[-1]) == shard_size:
+                    shards.append([])
+                self._locations[key] = len(shards) - 1, str(len(shards[-1]))
+                shards[-1].append(index)
+        self._fill(examples, shards)
 
     @torch.no_grad()
     def __call__(self, examples: Sequence[Example]) -> tuple[Float[Tensor, "B T H"], ...]:

@@ -115,15 +115,6 @@ def test_an_existing_cache_is_only_read(tmp_path: Path, monkeypatch: pytest.Monk
     assert all(map(torch.equal, cache(tmp_path)([examples()[1]]), first))
 
 
-def test_more_epochs_use_the_same_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target, chosen = model(), [examples()[1]]
-    first = cache(tmp_path, target)(chosen)
-    interrupt(monkeypatch, 0, AssertionError())
-    epochs = Examples([*examples(), *reversed(list(examples()))])
-    again = FeatureCache(target, LAYERS, epochs, tmp_path, batch_size=3, shard_size=3)(chosen)
-    assert all(map(torch.equal, again, first))
-
-
 def test_a_damaged_shard_is_written_again(tmp_path: Path) -> None:
     first = cache(tmp_path)([examples()[0]])
     file = tmp_path / "shard-00000.safetensors"
