@@ -24,6 +24,8 @@ from specresearch.proposers.draft_shape import DraftShape
 RESULTS = Path(__file__).parent / "results"
 LABELS = {"eagle3": "EAGLE-3 head", "draft": "draft LM", "medusa": "first Medusa head"}
 FIRST_STEP = "step_0/expected_acceptance"
+RUNS = "runs/*/metrics.jsonl"
+COPYING = "copies"  # in the names of stages on repeated words
 WINDOW = 5  # logged values that a drawn point averages
 FIGURES = ("mean_acceptance_length", "speedup")
 HOST = ("efficiency", "host_overhead")
@@ -32,9 +34,14 @@ CELL = ["dataset", "temperature"]
 DATASETS = {"sharegpt": "chats", "cnndm": "articles"}
 
 
+def last_written(file: Path) -> float:
+    """Return when a run logged last: stages follow one another."""
+    return file.stat().st_mtime
+
+
 def read_run(file: Path) -> pd.DataFrame:
     """Return what a run logged while it trained: its figures by optimizer step."""
-    drafter, _, stage = file.parent.name.rpartition("_")
+    drafter, _, stage = file.parent.name.partition("_")
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     table = pd.DataFrame(row for row in rows if FIRST_STEP in row)
     if table.empty:
@@ -66,15 +73,15 @@ def read_measurement(file: Path) -> dict[str, object]:
 
 
 def draw_training(runs: pd.DataFrame) -> None:
+    """Draw the stages of each drafter one after another; those on repeated words are dotted."""
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    for drafter, rows in runs.groupby("drafter"):
-        begin = 0
-        steps: list[int] = []
-        for _, stage in rows.groupby("stage"):
-            steps += [begin + step for step in stage["step"]]
-            begin = steps[-1]
-        smooth = rows[FIRST_STEP].rolling(WINDOW, min_periods=1).mean()
-        axes.plot(steps, smooth, label=LABELS.get(str(drafter), str(drafter)))
+    for number, (drafter, rows) in enumerate(runs.groupby("drafter")):
+        label, begin = LABELS.get(str(drafter), str(drafter)), 0
+        for stage, logged in rows.groupby("stage", sort=False):
+            smooth = logged[FIRST_STEP].rolling(WINDOW, min_periods=1).mean()
+            style = ":" if COPYING in str(stage) else "-"
+            axes.plot(begin + logged["step"], smooth, style, color=f"C{number}", label=label)
+            label, begin = None, begin + logged["step"].max()
     axes.set(
         xlabel="optimizer steps, all stages",
         ylabel="expected acceptance of the first draft",
@@ -119,7 +126,7 @@ def main() -> None:
     parser.add_argument("--measured", type=Path, required=True)
     arguments = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)
-    tables = [read_run(file) for file in sorted(arguments.work.glob("runs/*/metrics.jsonl"))]
+    tables = [read_run(file) for file in sorted(arguments.work.glob(RUNS), key=last_written)]
     runs = pd.concat([table for table in tables if not table.empty], ignore_index=True)
     columns = ["drafter", "stage", *runs.columns.drop(["drafter", "stage"])]
     runs[columns].round(4).to_csv(RESULTS / "training.csv", index=False)
