@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Measures a drafter that train.sh has made, on chats and articles that no training saw: acceptance and speed at its default and of chains,
-# the export, a certificate, a load test and the report. SHAREGPT and CNNDM name published files; DRAFTS chooses a part. The argument
-# names a run of train.sh; further ones are added to every measurement, e.g. resume=true after an interruption.
+# the export, a certificate, a load test and the report. SHAREGPT and CNNDM name published files; DRAFTS lists lengths of chains, or
+# auto for the default. The argument names a run of train.sh; further ones are added to every measurement, e.g. resume=true after an
+# interruption.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=${TARGET:-google/gemma-3-270m}

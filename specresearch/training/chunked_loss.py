@@ -59,6 +59,7 @@ class Peaks:
 
     @staticmethod
     def of(logits: Float[Tensor, "R V"], objective: Objective) -> "Peaks":
+        """Return those of logits over all tokens, at the objective's temperature."""
         target = _TargetRows(objective, logits)
         return Peaks(target.argmax, target.log_normaliser[:, 0])
 
@@ -156,7 +157,10 @@ class _TargetRows:
 
     @cached_property
     def log_normaliser(self) -> Float[Tensor, "R 1"]:
-        """log_softmax takes a sixth of the time of logsumexp on a CPU."""
+        """The log of the sum of exponentials of the logits at the temperature.
+
+        log_softmax takes a sixth of the time of logsumexp on a CPU.
+        """
         if self._known is not None:
             return self._known.log_normaliser[:, None]
         scaled, largest = self.objective.scaled(self.logits), self.argmax[:, None]
