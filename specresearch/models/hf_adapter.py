@@ -6,7 +6,7 @@ ignore the setting).
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -144,12 +144,12 @@ class HFAdapter:
         """
         self._final_hidden = [] if FINAL_NORM in hidden_layers else None
         captured: dict[int, Tensor] = {}
-        hooks = [self._capture(k, captured) for k in hidden_layers if k != FINAL_NORM]
+        releases = [self._capture(k, captured) for k in hidden_layers if k != FINAL_NORM]
         try:
             logits = self.call(token_ids, position_ids, view, plan, logit_rows)
         finally:
-            for hook in hooks:
-                hook.remove()
+            for release in reversed(releases):
+                release()
             final, self._final_hidden = self._final_hidden, None
         if final is not None:
             captured[FINAL_NORM] = final[0]
@@ -197,21 +197,37 @@ class HFAdapter:
         cap = getattr(config, "final_logit_softcapping", None)
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
-    def _capture(self, k: int, captured: dict[int, Tensor]) -> torch.utils.hooks.RemovableHandle:
+    def _capture(self, k: int, captured: dict[int, Tensor]) -> Callable[[], None]:
+        """Take a hidden state from the passes that follow, and return what ends this.
+
+        A layer's input is taken around its `forward`, since a hook costs three times as much, and
+        a head needs several in every step. Its output is not, since hooks may change it.
+        """
         if not 0 <= k <= len(self.layers):
             raise ValueError(
                 f"hidden layer {k}: this model has layers 0 to {len(self.layers)}, or {FINAL_NORM}"
             )
-
-        def before(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            captured[k] = args[0] if args else kwargs["hidden_states"]
-
-        def after(module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            captured[k] = output[0] if isinstance(output, tuple) else output
-
         if k == len(self.layers):
-            return self.layers[-1].register_forward_hook(after)
-        return self.layers[k].register_forward_pre_hook(before, with_kwargs=True)
+
+            def after(module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
+                captured[k] = output[0] if isinstance(output, tuple) else output
+
+            return self.layers[-1].register_forward_hook(after).remove
+        forward, own = self.layers[k].forward, vars(self.layers[k])
+        earlier = own.get("forward")  # of accelerate, or of a compiled layer
+
+        def forward_captured(*args: Any, **options: Any) -> Any:
+            captured[k] = args[0] if args else options["hidden_states"]
+            return forward(*args, **options)
+
+        def release() -> None:
+            if earlier is None:
+                del own["forward"]
+            else:
+                own["forward"] = earlier
+
+        own["forward"] = forward_captured
+        return release
 
     def _library_mask(self, plan: AttentionPlan) -> Tensor | dict[str, Tensor]:
         """Return an additive mask, or one per kind of layer if kinds are mixed."""
