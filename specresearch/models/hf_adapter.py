@@ -200,8 +200,8 @@ class HFAdapter:
     def _capture(self, k: int, captured: dict[int, Tensor]) -> Callable[[], None]:
         """Take a hidden state from the passes that follow, and return what ends this.
 
-        A layer's input is taken around its `forward`, since a hook costs three times as much, and
-        a head needs several in every step. Its output is not, since hooks may change it.
+        A layer's input is taken around its `forward`, since hooks cost more, and a head needs
+        several inputs in every step. An output is left to a hook, since others may change it.
         """
         if not 0 <= k <= len(self.layers):
             raise ValueError(
