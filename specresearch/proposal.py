@@ -41,9 +41,10 @@ e, bins  edges of a histogram, and its bins        blocks  blocks of a measureme
 units  resampling units
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -81,16 +82,36 @@ class DraftKind:
 
 @dataclass(frozen=True)
 class DraftForecast:
-    """What drafts are expected to yield, by a measurement before the run.
+    """What drafts are expected to yield and to take, by a measurement before the run.
 
     Attributes:
-        survival: The chance that a draft with one node a level is accepted down to each level; 0 if
-            nothing is drafted.
+        survival: The chance that a draft of the best size for its depth is accepted down to each
+            level; 0 if nothing is drafted.
+        nodes: Nodes of each level of such a draft, those that are not made counted as none.
         drafted: The share of a request's steps in which something is drafted.
+        num_rows: Requests of the steps that were timed.
+        draft_seconds: Levels, and the time to draft them.
+        rest_seconds: Drafts of all rows, and the rest of a step's time.
     """
 
     survival: tuple[float, ...]
+    nodes: tuple[float, ...]
     drafted: float
+    num_rows: int = 1
+    draft_seconds: tuple[tuple[int, float], ...] = ()
+    rest_seconds: tuple[tuple[int, float], ...] = ()
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> "DraftForecast":
+        """Return a forecast as `dataclasses.asdict` wrote it."""
+        draft, rest = (
+            tuple((int(size), float(seconds)) for size, seconds in data[name])
+            for name in ("draft_seconds", "rest_seconds")
+        )
+        survival, nodes = (tuple(map(float, data[name])) for name in ("survival", "nodes"))
+        return DraftForecast(
+            survival, nodes, float(data["drafted"]), int(data["num_rows"]), draft, rest
+        )
 
 
 @dataclass(frozen=True)

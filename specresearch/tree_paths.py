@@ -1,5 +1,7 @@
 """Sums and products along the paths of trees, for all nodes of all rows at once."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Int, Shaped
 
@@ -14,18 +16,28 @@ def flat_parents(parents: Int[np.ndarray, "#B N"], num_rows: int) -> Int[np.ndar
     return (above + width * np.arange(rows)[:, None]).ravel()
 
 
+def ancestors(parents: Int[np.ndarray, " BN"], max_depth: int) -> list[Int[np.ndarray, " BN"]]:
+    """Return the nodes that are 1, 2, 4 .. levels above each, until all reach their root.
+
+    Args:
+        parents: As `flat_parents` returns them.
+        max_depth: No node is deeper.
+    """
+    above = [parents]
+    while 1 << len(above) < max_depth:
+        above.append(above[-1][above[-1]])
+    return above
+
+
 def along_paths(
-    combine: np.ufunc, values: Shaped[np.ndarray, " BN"], parents: Int[np.ndarray, " BN"]
+    combine: np.ufunc, values: Shaped[np.ndarray, " BN"], above: Sequence[Int[np.ndarray, " BN"]]
 ) -> Shaped[np.ndarray, " BN"]:
     """Combine the values from the root down to each node, e.g. by `np.multiply`.
 
     Args:
         values: That of a root must be neutral: 1 for products, 0 for sums.
-        parents: As `flat_parents` returns them.
+        above: As `ancestors` returns them.
     """
-    above = parents
-    while True:  # each pass doubles the reach of a path
-        values, further = combine(values, values[above]), above[above]
-        if (further == above).all():
-            return values
-        above = further
+    for nodes in above:  # each pass doubles the reach of a path
+        values = combine(values, values[nodes])
+    return values

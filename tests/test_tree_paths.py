@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from specresearch.tree_paths import along_paths, flat_parents
+from specresearch.tree_paths import along_paths, ancestors, flat_parents
 
 
 def test_each_node_combines_the_values_of_its_path() -> None:
@@ -11,8 +11,9 @@ def test_each_node_combines_the_values_of_its_path() -> None:
     values = rng.uniform(0.1, 1.0, parents.shape)
     values[:, 0] = 1.0
     flat = flat_parents(parents, len(parents))
-    products = along_paths(np.multiply, values.ravel(), flat).reshape(parents.shape)
-    depths = along_paths(np.add, (parents >= 0).ravel() * 1, flat).reshape(parents.shape)
+    above = ancestors(flat, width - 1)
+    products = along_paths(np.multiply, values.ravel(), above).reshape(parents.shape)
+    depths = along_paths(np.add, (parents >= 0).ravel() * 1, above).reshape(parents.shape)
     for b, row in enumerate(parents.tolist()):
         for node in range(width):
             product, depth, above = 1.0, 0, node
@@ -24,5 +25,6 @@ def test_each_node_combines_the_values_of_its_path() -> None:
 
 def test_rows_may_share_their_parents() -> None:
     chain = np.array([[-1, 0, 1]])
-    depths = along_paths(np.add, np.array([0, 1, 1, 0, 1, 1]), flat_parents(chain, 2))
+    above = ancestors(flat_parents(chain, 2), 2)
+    depths = along_paths(np.add, np.array([0, 1, 1, 0, 1, 1]), above)
     assert depths.tolist() == [0, 1, 2, 0, 1, 2]

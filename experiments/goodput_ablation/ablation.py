@@ -162,6 +162,7 @@ VARIANTS: dict[str, Without] = {
     ),
     "own time unknown": Without(methods={StepTime: {"observe": observe_work}}),
     "all nodes verified": Without(methods={Goodput: {"trim": verifies_all}}),
+    "trees drafted whole": Without(constants={goodput: {"_SPARE": 1e6}}),
     "scores believed": Without(methods={ScoreCalibration: {"observe": lambda *args: None}}),
 }
 

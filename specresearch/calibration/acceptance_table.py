@@ -10,7 +10,7 @@ from specresearch.engine import Step
 from specresearch.proposers.draft_shape import DraftShape
 from specresearch.proposers.sequoia import RankTable
 from specresearch.request import RequestState
-from specresearch.tree_paths import along_paths, flat_parents
+from specresearch.tree_paths import along_paths, ancestors, flat_parents
 
 ONE_DEPTH = 1  # of tables for shapes whose depth is not chosen
 STRETCH = 16  # tokens over which acceptance is taken to be even
@@ -217,5 +217,6 @@ def _confidence(step: Step) -> Float[np.ndarray, "B N"]:
     given_parent = scores.double().cpu().numpy()  # sync
     given_parent[:, 0] = 1.0
     parents = flat_parents(drafts.parents, len(given_parent))
-    confidence = along_paths(np.multiply, given_parent.ravel(), parents)
+    above = ancestors(parents, step.proposal.topology.max_depth)
+    confidence = along_paths(np.multiply, given_parent.ravel(), above)
     return np.where(drafts.acceptable, confidence.reshape(given_parent.shape), -1.0)

@@ -218,5 +218,5 @@ def sizes_of(largest: DraftShape) -> Iterator[DraftShape]:
     """
     num, depth = largest.num_draft_tokens, largest.depth
     for i in range(NUM_SIZES):
-        levels = None if depth is None else max(1, round(depth * (NUM_SIZES - i) / NUM_SIZES))
+        levels = None if depth is None else 1 + round((depth - 1) * (1 - i / (NUM_SIZES - 1)))
         yield replace(largest, num_draft_tokens=max(num >> 2 * i, 1), depth=levels)

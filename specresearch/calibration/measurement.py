@@ -4,15 +4,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from jaxtyping import Float
 
 from specresearch.calibration.acceptance_table import Acceptance, AcceptanceTable
-from specresearch.calibration.shape_times import ShapeTimes
+from specresearch.calibration.shape_times import Medians, ShapeTimes
 from specresearch.engine import Step
 from specresearch.proposal import DraftForecast
 from specresearch.proposers.draft_shape import DraftKindName, DraftShape
 from specresearch.proposers.sequoia import likeliest_paths
 
 PLAIN = DraftShape(0)
+MOST_SIZES = 8  # whose times a forecast tells
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class ShapeMeasurement:
     def __init__(self, shapes: Sequence[DraftShape], *, is_num_auto: bool = True) -> None:
         self.tables = {shape.kind: AcceptanceTable(shape) for shape in shapes}
         self.times = ShapeTimes()
+        self._levels = {shape.kind: Medians() for shape in shapes}
         self.is_num_auto = is_num_auto
         self._drafted: dict[DraftKindName, list[_Drafted]] = {shape.kind: [] for shape in shapes}
 
@@ -78,9 +81,13 @@ class ShapeMeasurement:
             self.times.add(PLAIN.kind, 0, num_nodes, step.record)
             for kind, table in self.tables.items():
                 self.times.rest[kind].add(num_nodes, _rest(step))
+                self._levels[kind].add(0, step.record.times.propose)
                 table.add_plain(step)
             return
         self.times.add(shape.kind, _draft_size(shape), num_nodes, step.record)
+        if any(num_drafts):
+            deepest = max(step.record.draft_depth)
+            self._levels[shape.kind].add(deepest, step.record.times.propose)
         self.tables[shape.kind].add(step, shape)
         self._drafted[shape.kind].append(_Drafted(shape.num_draft_tokens, num_drafts, num_probes))
 
@@ -95,24 +102,49 @@ class ShapeMeasurement:
             for shape, acceptance in self._options(table):
                 yield self._prediction(shape, acceptance)
 
-    def forecast(self, kind: DraftKindName) -> DraftForecast:
-        """Return what drafts with one node a level are expected to yield."""
-        table = self.tables[kind]
-        largest = table.largest
-        if largest.tree == "static":
-            first = [rates[0] for rates in table.by_rank.acceptance() if rates]
-            return DraftForecast(tuple(np.cumprod(first).tolist()), 1.0)
-        depths = range(1, (largest.depth or largest.num_draft_tokens) + 1)
-        shapes = (
-            replace(largest, num_draft_tokens=depth, depth=largest.depth and depth)
-            for depth in depths
-        )
-        yields = [table.acceptance(shape) for shape in shapes]
-        gained = np.diff([1.0, *(each.tokens for each in yields)])
-        drafted = (yields[-1].tokens - 1) / max(yields[-1].length - 1, 1e-9)
+    def forecast(self, best: Prediction) -> DraftForecast:
+        """Return what drafts of the kind of the fastest shape are expected to yield and to take."""
+        table, kind = self.tables[best.shape.kind], best.shape.kind
+        drafted = 1.0
+        if best.shape.paths is not None:
+            gained, nodes = self._by_level(table, best)
+        else:
+            sizes = self._best_sizes(table)
+            yields = [table.acceptance(shape) for shape in sizes]
+            gained = np.diff([1.0, *(each.tokens for each in yields)])
+            drafted = min((yields[-1].tokens - 1) / max(yields[-1].length - 1, 1e-9), 1.0)
+            nodes = drafted * np.diff([0, *(shape.num_draft_tokens for shape in sizes)])
+        plain = self.times.rest[PLAIN.kind].samples
+        num_rows = max(plain, key=lambda size: len(plain[size]))
+        rest = self.times.rest[kind].at_some(MOST_SIZES, num_rows)
         return DraftForecast(
-            tuple(np.minimum.accumulate(gained.clip(0.0, 1.0)).tolist()), min(drafted, 1.0)
+            tuple(np.minimum.accumulate(gained.clip(0.0, 1.0)).tolist()),
+            tuple(nodes.clip(min=0.0).tolist()),
+            drafted,
+            num_rows,
+            self._levels[kind].at_some(MOST_SIZES),
+            tuple((size - num_rows, seconds) for size, seconds in rest),
         )
+
+    def _best_sizes(self, table: AcceptanceTable) -> list[DraftShape]:
+        """Return the fastest shape of each depth; of chains there is one."""
+        by_depth: dict[int, Prediction] = {}
+        for shape, acceptance in self._options(table):
+            new, depth = self._prediction(shape, acceptance), shape.depth or shape.num_draft_tokens
+            old = by_depth.get(depth)
+            if old is None or new.tokens / new.seconds > old.tokens / old.seconds:
+                by_depth[depth] = new
+        return [by_depth[depth].shape for depth in sorted(by_depth)]
+
+    def _by_level(
+        self, table: AcceptanceTable, best: Prediction
+    ) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
+        """Return what is accepted in each level of a static tree, and its nodes."""
+        size = best.shape.num_draft_tokens
+        paths = likeliest_paths(table.by_rank.acceptance(), size)
+        levels = [len(path) - 1 for path, _ in paths]
+        gained = np.bincount(levels, [probability for _, probability in paths])
+        return gained * (best.tokens - 1) / max(gained.sum(), 1e-9), np.bincount(levels) * 1.0
 
     def confirmed(self, earlier: Prediction) -> Prediction:
         """Return the prediction for a shape that was chosen by other steps and measured by these.

@@ -32,6 +32,12 @@ class Medians:
         rising = isotonic_regression(medians, weights=numbers).x
         return np.asarray(np.interp(sizes, measured, rising))
 
+    def at_some(self, most: int, least_size: int = 0) -> tuple[tuple[int, float], ...]:
+        """Return some of the sizes that were measured, evenly chosen, with their seconds."""
+        measured = np.array(sorted(size for size in self.samples if size >= least_size))
+        chosen = measured[np.linspace(0, len(measured) - 1, min(most, len(measured))).astype(int)]
+        return tuple(zip(chosen.tolist(), self.at(chosen.tolist()).tolist(), strict=True))
+
 
 @dataclass
 class ShapeTimes:

@@ -35,7 +35,7 @@ _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter ha
 _EARLY = 500.0  # steps whose share of trials may be spent at the start
 _DRAFTED = 32  # steps with drafts after which plain ones are tried
 _DOUBT = 1.15  # of gains below which this is done
-_SPARE_WIDTH = 1.5  # nodes of a level to expand for each that is verified
+_SPARE = 1.5  # nodes to draft for each that is verified, in all and of a level
 
 
 class Goodput(TracedController):
@@ -124,6 +124,8 @@ class Goodput(TracedController):
             forecast=self._forecast,
         )
         self._step_time = StepTime(self.memory)
+        if self._forecast is not None:
+            self._step_time.foresee(self._forecast)
         self._prefill = PrefillCost()
         self._calibration = ScoreCalibration(self._max_depth, self.memory)
         self._exploration = TimeAccount(self.explore, _EARLY)
@@ -135,6 +137,8 @@ class Goodput(TracedController):
         self._price = self._step_seconds = self._trial_lost = 0.0
         self._plain_at = 0  # the last decision or trial without drafts
         self._width = _START_WIDTH  # nodes of a level to expand
+        # Nodes of a row, which fades. What many more would cost, these steps cannot tell.
+        self._most_verified = 0.0
         self._newcomers: dict[int, LoneDraft] = {}  # by the depth of the others
         self._costs = self._step_time.costs()
         self._tree: tuple[ScoredTree, np.ndarray] | None = None
@@ -156,7 +160,9 @@ class Goodput(TracedController):
             self._asked = list(map(min, self._depths, batch.room))
         if not self._kind.trees:
             return [*self._asked]
-        nodes = _START_NODES * max(self._asked) if self._is_start else self._max_nodes
+        nodes = _START_NODES * max(self._asked)
+        if not self._is_start:
+            nodes = max(nodes, _with_spare(self._most_verified))
         return [min(nodes, self._max_nodes) if depth else 0 for depth in self._asked]
 
     def max_depth(self, batch: Batch) -> int | None:
@@ -176,7 +182,7 @@ class Goodput(TracedController):
             return proposal
         tree = ScoredTree.of(proposal)
         keep = self._is_worth_it(tree)
-        keep |= np.repeat(self._has_own_number, tree.num_nodes)
+        keep |= np.repeat(self._has_own_number, tree.widths)
         keep &= tree.is_valid
         self._tree = tree, keep
         return tree.kept(keep, proposal)
@@ -256,6 +262,9 @@ class Goodput(TracedController):
             record, asked = step.record, step.asked
             estimates = self._step_time.observe(record, max(asked), sum(map(bool, asked)))
             self._prefill.observe(record)
+            if any(record.num_draft_tokens):
+                faded = (1 - 1 / self.memory) * self._most_verified
+                self._most_verified = max(faded, float(max(record.num_draft_tokens)))
             seconds = sum(estimates.values())
             if self.max_slowdown is not None:
                 # By estimates: an outlier would have hit a plain step just as well.
@@ -271,10 +280,9 @@ class Goodput(TracedController):
                 measured_seconds=record.times.total,
             )
         self._step_time.solve()
+        self._calibration.observe(steps)
         if not self._schedule.has_begun:
             steps = self._as_chosen(steps)
-        elif self._tree is not None:
-            self._calibration.observe(*self._tree, steps[-1].record)
         self._evidence.observe(steps)
 
     def _as_chosen(self, steps: list[AskedStep]) -> list[AskedStep]:
@@ -283,9 +291,6 @@ class Goodput(TracedController):
         Their trees were verified whole. So they accepted more than those that follow will, and of
         nodes that will not be chosen again.
         """
-        for step in steps:
-            if step.chosen is not None:
-                self._calibration.observe(*step.chosen, step.record)
         record, self._costs = steps[-1].record, self._step_time.costs()
         num_rows = len(record.request_ids)
         self._price = num_rows / self._step_time.plain(num_rows, sum(record.context))
@@ -321,7 +326,7 @@ class Goodput(TracedController):
         self._depths, self._newcomers = chosen.depths.tolist(), {}
         if self._kind.trees:
             widest = prospects.nodes[: max(self._depths)].max(initial=1.0)
-            self._width = 1 << (ceil(_SPARE_WIDTH * widest) - 1).bit_length()
+            self._width = _with_spare(widest)
 
     def _trial(
         self, prospects: Prospects, best: DraftPlan | None, room: Sequence[int]
@@ -375,3 +380,8 @@ class Goodput(TracedController):
     def trace(self) -> list[dict[str, float]]:
         self._learn()
         return super().trace()
+
+
+def _with_spare(num_nodes: float) -> int:
+    """Return how many nodes to draft, a power of 2, where so many are verified."""
+    return 1 << (max(ceil(_SPARE * num_nodes), 1) - 1).bit_length()

@@ -1,15 +1,19 @@
 """What a drafter's own scores say about acceptance, learned from the run."""
 
-import numpy as np
-from jaxtyping import Bool, Float, Int
+from collections.abc import Sequence
 
-from specresearch.controllers.scored_tree import ScoredTree
-from specresearch.metrics import StepRecord
+import numpy as np
+from jaxtyping import Float, Int
+
+from specresearch.controllers.evidence import AskedStep
+from specresearch.controllers.scored_tree import ScoredTree, ranks
 from specresearch.tree_paths import along_paths
 
 _EDGES = np.array([0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95])  # of classes of scores
 _SCORES = (np.append(0.0, _EDGES) + np.append(_EDGES, 1.0)) / 2  # of each class
-_PRIOR = 4.0  # judged nodes after which a class is believed more than the scores themselves
+# Judged nodes after which a class is believed more than the scores themselves, and that of a level
+# more than those of all levels.
+_PRIOR = 4.0
 
 
 class ScoreCalibration:
@@ -23,36 +27,48 @@ class ScoreCalibration:
     def __init__(self, num_levels: int, memory: float) -> None:
         self._accepted, self._judged = np.zeros((2, num_levels, len(_SCORES)))
         self._kept = 1 - 1 / memory
+        self._solve()
 
     @property
     def rates(self) -> Float[np.ndarray, "K C"]:
         """The acceptance of each level and class of scores."""
-        return (self._accepted + _PRIOR * _SCORES) / (self._judged + _PRIOR)
+        return self._by_depth[1:]
+
+    def _solve(self) -> None:
+        """Let the rates follow the counts; there is a row of ones for roots."""
+        accepted, judged = self._accepted, self._judged
+        of_all = (accepted.sum(axis=0) + _PRIOR * _SCORES) / (judged.sum(axis=0) + _PRIOR)
+        self._by_depth = np.ones((len(judged) + 1, len(_SCORES)))
+        self._by_depth[1:] = (accepted + _PRIOR * of_all) / (judged + _PRIOR)
 
     def survival(self, tree: ScoredTree) -> Float[np.ndarray, " BN"]:
         """Return the chance of each node to be accepted with all nodes above it."""
-        level, place = self._places(tree)
-        rates = np.where(tree.depth > 0, self.rates[level, place], 1.0)
-        return along_paths(np.multiply, rates, tree.parents)
+        return along_paths(np.multiply, self._by_depth[*self._places(tree)], tree.above)
 
-    def observe(
-        self, tree: ScoredTree, verified: Bool[np.ndarray, " BN"], record: StepRecord
-    ) -> None:
-        """Learn from the nodes of a tree that were verified."""
-        width, on_path = tree.num_nodes, tree.accepted(verified, record)
+    def observe(self, steps: Sequence[AskedStep]) -> None:
+        """Learn from the nodes that were verified in those steps whose nodes were chosen."""
+        chosen = [(*step.chosen, step.record) for step in steps if step.chosen is not None]
+        if not chosen:
+            return
+        trees, kept, records = zip(*chosen, strict=True)
+        tree, verified = ScoredTree.joined(trees), np.concatenate(kept)
+        on_path = tree.accepted(verified, [row for record in records for row in ranks(record)])
         # What lies behind the end of an output is not judged.
-        is_whole = np.array(record.num_new_tokens) > np.array(record.num_accepted_tokens)
+        is_whole = [
+            new > accepted
+            for record in records
+            for new, accepted in zip(record.num_new_tokens, record.num_accepted_tokens, strict=True)
+        ]
         is_judged = verified & (tree.depth > 0) & on_path[tree.parents]
-        is_judged &= np.repeat(is_whole, width)
-        judged = is_judged.nonzero()[0]
-        level, place = self._places(tree)
-        place = level[judged], place[judged]
-        self._accepted *= self._kept
-        self._judged *= self._kept
+        judged = (is_judged & np.repeat(is_whole, tree.widths)).nonzero()[0]
+        depth, place = self._places(tree)
+        place = depth[judged] - 1, place[judged]
+        self._accepted *= self._kept ** len(trees)
+        self._judged *= self._kept ** len(trees)
         np.add.at(self._judged, place, 1.0)
         np.add.at(self._accepted, place, on_path[judged] * 1.0)
+        self._solve()
 
     def _places(self, tree: ScoredTree) -> tuple[Int[np.ndarray, " BN"], Int[np.ndarray, " BN"]]:
-        """Return the level and the class of each node; a root counts as of the first level."""
-        level = (tree.depth - 1).clip(min=0, max=len(self._judged) - 1)
-        return level, np.searchsorted(_EDGES, tree.scores)
+        """Return the depth of each node, as far as is distinguished, and the class of its score."""
+        return np.minimum(tree.depth, len(self._judged)), np.searchsorted(_EDGES, tree.scores)

@@ -1,5 +1,6 @@
 """A tree of drafts on the host with the drafter's scores, to choose the nodes to verify."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from specresearch.metrics import StepRecord
 from specresearch.proposal import Proposal, Topology, upload
 from specresearch.readback import Readback
-from specresearch.tree_paths import along_paths, flat_parents
+from specresearch.tree_paths import along_paths, ancestors, flat_parents
 
 
 @dataclass(frozen=True)
@@ -20,14 +21,16 @@ class ScoredTree:
         depth: Edges from the root.
         scores: The drafter's probability of each node given its parent.
         is_valid: False for padding.
-        num_nodes: Nodes of a row, root and padding included.
+        widths: Nodes of each row, root and padding included.
+        above: The nodes that are 1, 2, 4 .. levels above each.
     """
 
     parents: Int[np.ndarray, " BN"]
     depth: Int[np.ndarray, " BN"]
     scores: Float[np.ndarray, " BN"]
     is_valid: Bool[np.ndarray, " BN"]
-    num_nodes: int
+    widths: Sequence[int]
+    above: Sequence[Int[np.ndarray, " BN"]] = ()
 
     @staticmethod
     def of(proposal: Proposal) -> "ScoredTree":
@@ -37,47 +40,64 @@ class ScoredTree:
         wanted = [proposal.scores.float(), proposal.topology.parents, proposal.lengths]
         fetched = readback.add_all(wanted)
         readback.fetch()
-        scores, above, lengths = (part.values.numpy() for part in fetched)
+        scores, parents, lengths = (part.values.numpy() for part in fetched)
         rows, width = scores.shape
-        parents = flat_parents(above, rows)
-        is_draft = (np.arange(width) > 0) * np.ones((rows, 1), dtype=int)
-        is_valid = np.arange(width) < lengths[:, None]
-        depth = along_paths(np.add, is_draft.ravel(), parents)
-        return ScoredTree(parents, depth, scores.ravel(), is_valid.ravel(), width)
+        above = ancestors(flat_parents(parents, rows), proposal.topology.max_depth)
+        depth = np.ones((rows, width), dtype=int)
+        depth[:, 0] = 0
+        depth = along_paths(np.add, depth.ravel(), above)
+        is_valid = (np.arange(width) < lengths[:, None]).ravel()
+        return ScoredTree(above[0], depth, scores.ravel(), is_valid, [width] * rows, above)
+
+    @staticmethod
+    def joined(trees: Sequence["ScoredTree"]) -> "ScoredTree":
+        """Return the rows of several steps as if they had been drafted in one."""
+        if len(trees) == 1:
+            return trees[0]
+        sizes = [len(tree.parents) for tree in trees]
+        starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return ScoredTree(
+            np.concatenate([tree.parents for tree in trees]) + starts,
+            np.concatenate([tree.depth for tree in trees]),
+            np.concatenate([tree.scores for tree in trees]),
+            np.concatenate([tree.is_valid for tree in trees]),
+            [width for tree in trees for width in tree.widths],
+        )
 
     def accepted(
-        self, verified: Bool[np.ndarray, " BN"], record: StepRecord
+        self, verified: Bool[np.ndarray, " BN"], ranks: Sequence[Sequence[int]]
     ) -> Bool[np.ndarray, " BN"]:
-        """Return the roots and the nodes that were accepted of those that were verified."""
-        width, num_accepted = self.num_nodes, np.array(record.num_accepted_tokens)
-        rows = np.arange(len(num_accepted))
-        parents = self.parents.reshape(-1, width)
-        may_follow = (verified & (self.depth > 0)).reshape(-1, width)
-        node, on_path = rows * width, np.zeros(len(verified), dtype=bool)
-        on_path[node] = True
-        for level in range(int(num_accepted.max())):
-            children = may_follow & (parents == node[:, None])
-            rank = np.zeros_like(num_accepted)
-            if record.accepted_ranks is not None:
-                rank = np.array(
-                    [row[level] if level < len(row) else 0 for row in record.accepted_ranks]
-                )
-            is_next = children & (children.cumsum(axis=1) == rank[:, None] + 1)
-            node = np.where(num_accepted > level, rows * width + is_next.argmax(axis=1), node)
-            on_path[node] = True
+        """Return the roots and the nodes that were accepted of those that were verified.
+
+        Args:
+            ranks: Of the accepted nodes of each row among their verified siblings.
+        """
+        on_path, row = self.depth == 0, np.repeat(np.arange(len(ranks)), self.widths)
+        for level in range(max(map(len, ranks))):
+            rank = np.array([row[level] if level < len(row) else -1 for row in ranks])
+            children = verified & (self.depth == level + 1) & on_path[self.parents]
+            child = children.nonzero()[0]
+            rows = row[child]
+            place = np.arange(len(child)) - np.searchsorted(rows, rows)
+            on_path[child[place == rank[rows]]] = True
         return on_path
 
     def kept(self, keep: Bool[np.ndarray, " BN"], proposal: Proposal) -> Proposal:
         """Return the proposal with these nodes alone; the parent of a node that is kept is, too."""
         if (keep == self.is_valid).all():
             return proposal
-        rows, width = len(keep) // self.num_nodes, self.num_nodes
-        lengths = keep.reshape(rows, width).sum(axis=1)
+        rows, width = proposal.token_ids.shape
+        node = keep.nonzero()[0]
+        row, column = np.divmod(node, width)
+        lengths = np.bincount(row, minlength=rows)
+        place = np.arange(len(node)) - np.repeat(lengths.cumsum() - lengths, lengths)
         index = np.arange(lengths.max())
-        order = np.argsort(~keep.reshape(rows, width), axis=1, kind="stable")[:, : len(index)]
-        chosen = order + width * np.arange(rows)[:, None]
-        new_index = (keep.reshape(rows, width).cumsum(axis=1) - 1).ravel()
-        parents = np.where(index < lengths[:, None], new_index[self.parents[chosen]], index - 1)
+        order = np.zeros((rows, len(index)), dtype=int)
+        parents = np.tile(index - 1, (rows, 1))
+        order[row, place] = column
+        new_index = np.empty(len(keep), dtype=int)
+        new_index[node] = place
+        parents[row, place] = new_index[self.parents[node]]
         parents[:, 0] = -1
         device = proposal.token_ids.device
         if (parents == index - 1).all():
@@ -98,3 +118,10 @@ class ScoredTree:
             scores=scores.gather(1, columns),
             host_lengths=tuple(lengths.tolist()),
         )
+
+
+def ranks(record: StepRecord) -> Sequence[Sequence[int]]:
+    """Return the ranks of the accepted drafts of each row among their siblings."""
+    if record.accepted_ranks is not None:
+        return record.accepted_ranks
+    return [[0] * num for num in record.num_accepted_tokens]

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from specresearch.controllers.window_fit import WindowFit
 from specresearch.metrics import StepRecord
+from specresearch.proposal import DraftForecast
 
 _TOKENS, _CONTEXT = 16.0, 16_000.0  # units that make features about as large as the constant
+_FORESEEN = "foreseen"  # the kind of the steps that were measured before the run
 _MIN_SECONDS = 1e-9  # a fit may know nothing of plain steps
 
 
@@ -44,6 +46,17 @@ class StepTime:
         self.rest = WindowFit(5, memory)
         self._last_depth = -1
         self._has_drafted = False  # since the last solution
+
+    def foresee(self, forecast: DraftForecast) -> None:
+        """Take note of what was measured before the run."""
+        rows = forecast.num_rows
+        for depth, seconds in forecast.draft_seconds:
+            x = [1.0, float(depth > 0), float(depth), depth * rows / _TOKENS]
+            self.draft.observe(_FORESEEN, x, seconds)
+        for num_nodes, seconds in forecast.rest_seconds:
+            x = [1.0, float(num_nodes > 0), rows / _TOKENS, num_nodes / _TOKENS, 0.0]
+            self.rest.observe(_FORESEEN, x, seconds)
+        self._has_drafted = True
 
     def costs(self) -> DraftCosts:
         _, any_draft, per_level, per_row_level = self.draft.weights

@@ -68,7 +68,8 @@ class TokenRecycling(Proposer):
             paths = best_tree(TYPICAL_RANK_ACCEPTANCE[:top_k], num_nodes, depth).paths
             if num_draft_tokens == AUTO:
                 self.shapes = (DraftShape(len(paths), "static"),)
-        self.tree = StaticTree.from_paths(read_paths(paths) if isinstance(paths, str) else paths)
+        self.paths = read_paths(paths) if isinstance(paths, str) else paths
+        self.tree = StaticTree.from_paths(self.paths)
         width = max(self.tree.widths)
         if width > top_k:
             raise ValueError(
@@ -88,9 +89,9 @@ class TokenRecycling(Proposer):
 
     def draft_as(self, shape: DraftShape) -> None:
         super().draft_as(shape)
-        if shape.paths:
-            self.tree = StaticTree.from_paths(shape.paths, self._successors.device)
-            self.kind = replace(self.kind, max_depth=self.tree.depth)
+        paths = shape.paths or self.paths[: shape.num_draft_tokens]
+        self.tree = StaticTree.from_paths(paths, self._successors.device)
+        self.kind = replace(self.kind, max_depth=self.tree.depth)
 
     @property
     def memory(self) -> Literal["cold", "warm"]:

@@ -36,8 +36,13 @@ class ShapeChoice:
             f"{self.expected_tokens:.2f} tokens per step and {self.predicted_speedup:.2f}x the "
             f"speed of plain decoding expected"
         )
-        if self.shape.num_draft_tokens:
+        if self.shape == self.best:
             return f"auto chose {self.shape}: {prediction}; {self.measured}"
+        if self.shape.num_draft_tokens:
+            return (
+                f"auto leaves it to the controller how much to draft, up to {self.shape}: of "
+                f"{self.best}, {prediction}; {self.measured}"
+            )
         return (
             f"auto decodes plainly, since no draft is expected to pay: of {self.best}, "
             f"{prediction}; {self.measured}"
@@ -67,9 +72,5 @@ class ShapeChoice:
             acceptance_length=float(data["acceptance_length"]),
             predicted_speedup=float(data["predicted_speedup"]),
             measured=str(data["measured"]),
-            forecast=None if forecast is None else _forecast_from_json(forecast),
+            forecast=None if forecast is None else DraftForecast.from_json(forecast),
         )
-
-
-def _forecast_from_json(data: Mapping[str, Any]) -> DraftForecast:
-    return DraftForecast(tuple(map(float, data["survival"])), float(data["drafted"]))

@@ -10,9 +10,8 @@ from tiny_models import VOCAB, build, letters_tokenizer
 
 from specresearch import CausalLM, Engine, Request, SamplingParams, Step
 from specresearch.calibration.acceptance_table import AcceptanceTable
-from specresearch.calibration.measurement import ShapeMeasurement
+from specresearch.calibration.measurement import PLAIN, ShapeMeasurement
 from specresearch.calibration.shape_times import Medians
-from specresearch.proposal import DraftForecast
 from specresearch.proposers import DraftModel
 from specresearch.proposers.draft_shape import DraftShape
 from specresearch.proposers.sequoia import RankTable, likeliest_paths
@@ -122,7 +121,6 @@ def test_without_any_step_nothing_is_accepted() -> None:
     measurement = ShapeMeasurement([DraftShape(3, "chain")])
     table = measurement.tables[DraftShape(3, "chain").kind]
     assert table.acceptance(DraftShape(3, "chain")).tokens == 1
-    assert measurement.forecast(table.largest.kind) == DraftForecast((0.0, 0.0, 0.0), 0.0)
 
 
 def test_a_static_tree_without_branches_is_measured_by_rank() -> None:
@@ -130,13 +128,20 @@ def test_a_static_tree_without_branches_is_measured_by_rank() -> None:
     measurement = ShapeMeasurement([shape])
     drafter = DraftModel(model(0.1), 2, tree="static", paths=shape.paths)
     engine = Engine(model(), drafter, observers=[lambda step: measurement.add(step, shape)])
-    engine.generate_all([PROMPT], SamplingParams(temperature=0.0, max_new_tokens=30))
+    sampling = SamplingParams(temperature=0.0, max_new_tokens=30)
+    engine.generate_all([PROMPT], sampling)
+    plain = Engine(model(), observers=[lambda step: measurement.add(step, PLAIN)])
+    plain.generate_all([PROMPT], sampling)
     table = measurement.tables[shape.kind]
     visits, rows = table.by_rank.visits[0][0], table.num_rows
     assert visits == rows > 5
     assert len(list(measurement.predictions())) == 2
-    first = [rates[0] for rates in table.by_rank.acceptance()]
-    assert measurement.forecast(shape.kind).survival == pytest.approx(np.cumprod(first))
+    _, whole = measurement.predictions()
+    forecast = measurement.forecast(whole)
+    first = np.cumprod([rates[0] for rates in table.by_rank.acceptance()])
+    assert forecast.survival == pytest.approx(first * table.evenness(shape), rel=0.3)
+    assert 1 + sum(forecast.survival) == pytest.approx(whole.tokens)
+    assert forecast.nodes == (1.0, 1.0)
 
 
 def test_the_likeliest_paths_of_counted_ranks() -> None:

@@ -45,6 +45,13 @@ def test_chooses_nearly_the_best_length(machine: Machine, acceptance: float) -> 
     assert choice.forecast.drafted == pytest.approx(1.0)
     expected = [acceptance ** (level + 1) for level in range(len(choice.forecast.survival))]
     assert choice.forecast.survival == pytest.approx(expected, abs=0.1)
+    assert choice.forecast.nodes == pytest.approx([1.0] * len(expected))
+    assert choice.forecast.num_rows == 1
+    for levels, seconds in choice.forecast.draft_seconds:
+        assert seconds == pytest.approx(machine.draft * levels)
+    assert {levels for levels, _ in choice.forecast.draft_seconds} >= {0, 1, 10}
+    for num_drafts, seconds in choice.forecast.rest_seconds:
+        assert seconds == pytest.approx(machine.base + machine.node * (1 + num_drafts))
 
 
 @pytest.mark.parametrize(
@@ -58,6 +65,8 @@ def test_a_drafter_that_does_not_pay_drafts_nothing(machine: Machine, acceptance
     choice = choice_of(machine, acceptance)
     assert choice.shape.num_draft_tokens == 0
     assert choice.best.num_draft_tokens > 0
+    assert choice.forecast is not None
+    assert choice.forecast.survival == pytest.approx([acceptance] * 1 + [0.0] * 9, abs=0.3)
     assert choice.predicted_speedup < 1.03
     assert str(choice).startswith("auto decodes plainly, since no draft is expected to pay")
 

@@ -49,7 +49,8 @@ def test_where_levels_are_alike_both_records_are_added(
     num_accepted: float, num_judged: float
 ) -> None:
     evidence = evidence_of([(6, 3)])
-    evidence._accepted[:], evidence._tried[:], evidence._made[:] = 599.5, 999.0, 999.0
+    evidence._new[:] = 0.0
+    evidence._all[:3] = [[599.5], [999.0], [999.0]]
     rate = 0.6
     np.testing.assert_allclose(evidence.rates(), rate, atol=1e-3)
     (request,) = evidence.requests.selected
@@ -85,7 +86,7 @@ def test_steps_without_a_draft_make_none_forgotten() -> None:
     made, accepted = evidence._shares()
     assert made[0] < 0.2
     assert accepted.min() > 0.85
-    observe(6, 0, 4)
+    observe(6, 0, 8)
     assert evidence._shares()[1][0] < 0.3
 
 
@@ -117,7 +118,7 @@ def test_what_was_not_made_is_held_against_a_request_only_if_asked_for() -> None
 
 def test_a_forecast_is_what_is_known_before_the_first_draft() -> None:
     """A lookup finds something in half of the steps, of which two thirds of the levels follow."""
-    forecast = DraftForecast(survival=(0.4, 0.3, 0.2), drafted=0.5)
+    forecast = DraftForecast((0.4, 0.3, 0.2), (0.5, 0.5, 0.5), drafted=0.5)
     evidence = Evidence(DEPTH, 1e6, WEIGHT, forecast=forecast)
     requests = evidence.requests.select(batch_of(rows_of(1)).rows)
     np.testing.assert_allclose(evidence.rates().cumprod()[:3], forecast.survival, atol=0.03)
@@ -151,4 +152,4 @@ def test_a_step_is_seen_as_if_fewer_nodes_had_been_verified() -> None:
     evidence = Evidence(DEPTH, 1e6, WEIGHT)
     evidence.requests.select(batch_of(rows_of(1)).rows)
     evidence.observe([step, step.with_fewer(np.isin(np.arange(6), [1, 3]))])
-    assert evidence._nodes.tolist() == [3, 3, 1, 0, 0, 0]
+    assert evidence._new[3].tolist() == [3, 3, 1, 0, 0, 0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import ceil
 
 import pytest
 from shape_checks import unchecked
@@ -9,10 +10,12 @@ from simulation import Machine, batch_of, rows_of
 from tree_stream import TreeStream
 
 from specresearch import Engine, SamplingParams
+from specresearch.batch import Batch
 from specresearch.certification.cases import CHUNK_SIZE, SampledSetting
 from specresearch.certification.counts import Tally
 from specresearch.certification.targets import Toy
 from specresearch.controllers import Controller, Goodput
+from specresearch.controllers.goodput import _SPARE, _START_NODES
 from specresearch.metrics import StepRecord
 from specresearch.metrics.times import StepTimes
 from specresearch.proposal import Proposal
@@ -106,6 +109,35 @@ def test_trees_are_drafted_as_wide_as_they_are_verified(node: float, least: int,
     assert least <= width <= most
     controller.budget(batch_of([*rows_of(1, num_draft_tokens=9), *rows_of(3)]))
     assert controller.max_width(batch_of(rows_of(4))) is None  # a request's own number holds
+
+
+class Cautious(Goodput):
+    """Keeps the most nodes of a row that it asked for and that were verified, step by step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[tuple[int, int, int]] = []
+
+    def budget(self, batch: Batch) -> list[int | None]:
+        budget = super().budget(batch)
+        self.asked = max(number or 0 for number in budget)
+        return budget
+
+    def observe(self, record: StepRecord) -> None:
+        self.log.append((self.asked, max(self._asked), max(record.num_draft_tokens)))
+        super().observe(record)
+
+
+def test_nodes_that_seem_to_cost_nothing_become_more_step_by_step() -> None:
+    """What a tree would take that is far larger than any before, a fit to small ones cannot say."""
+    controller = Cautious()
+    free = Machine(draft=0.1e-3, verify=8e-3, verify_token=0.0)
+    TreeStream(free, 1, 200, 0.9).throughput(controller, 0)
+    most = 0
+    for asked, depth, verified in controller.log:
+        assert asked <= max(_START_NODES * depth, 2 * ceil(_SPARE * most))
+        most = max(most, verified)
+    assert most == len(TreeStream(free, 1, 1).parents) - 1
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.97])

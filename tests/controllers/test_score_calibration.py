@@ -9,6 +9,7 @@ import torch
 from simulation import record_of
 
 from specresearch.controllers import score_calibration
+from specresearch.controllers.evidence import AskedStep
 from specresearch.controllers.score_calibration import ScoreCalibration
 from specresearch.controllers.scored_tree import ScoredTree
 from specresearch.metrics import StepRecord
@@ -93,10 +94,14 @@ def record(accepted: list[int], ranks: tuple[tuple[int, ...], ...]) -> StepRecor
     return replace(record_of([5, 4], accepted), accepted_ranks=ranks)
 
 
+def asked(tree: ScoredTree, verified: Any, step: StepRecord) -> AskedStep:
+    return AskedStep(step, [], [], (tree, verified))
+
+
 def test_judged_nodes_are_counted_by_level_and_score() -> None:
     """Row 0 accepts nodes 2 and 5; row 1 accepts node 1, and node 2 below it is refused."""
     tree, calibration = ScoredTree.of(proposal()), ScoreCalibration(4, 1e9)
-    calibration.observe(tree, tree.is_valid, record([2, 1], ((1, 0), (0,))))
+    calibration.observe([asked(tree, tree.is_valid, record([2, 1], ((1, 0), (0,))))])
     classes = np.searchsorted(score_calibration._EDGES, tree.scores).reshape(2, 6)
     judged, accepted = calibration._judged, calibration._accepted
     assert judged.sum() == 2 + 1 + 2 + 1
@@ -110,14 +115,14 @@ def test_judged_nodes_are_counted_by_level_and_score() -> None:
 def test_nodes_that_were_left_out_are_not_judged() -> None:
     """Without node 1 the accepted node 2 is the first child."""
     tree, calibration = ScoredTree.of(proposal()), ScoreCalibration(4, 1e9)
-    calibration.observe(tree, keep([0, 2, 5], [0]), record([2, 0], ((0, 0), ())))
+    calibration.observe([asked(tree, keep([0, 2, 5], [0]), record([2, 0], ((0, 0), ())))])
     assert calibration._judged.sum() == calibration._accepted.sum() == 2
 
 
 def test_an_output_that_ends_in_a_draft_is_not_judged() -> None:
     tree, calibration = ScoredTree.of(proposal()), ScoreCalibration(4, 1e9)
     ended = replace(record([2, 0], ((1, 0), ())), num_new_tokens=(2, 1))
-    calibration.observe(tree, tree.is_valid, ended)
+    calibration.observe([asked(tree, tree.is_valid, ended)])
     assert calibration._judged.sum() == 2
 
 
@@ -129,6 +134,32 @@ def test_learns_what_scores_mean() -> None:
         score = float(rng.choice([0.3, 0.97]))
         tree = ScoredTree.of(replace(chain, scores=torch.tensor([[1.0, score]])))
         accepted = int(rng.random() < 0.4)
-        calibration.observe(tree, tree.is_valid, record_of([1], [accepted]))
+        calibration.observe([asked(tree, tree.is_valid, record_of([1], [accepted]))])
     assert calibration.survival(tree)[1] == pytest.approx(0.4, abs=0.1)
-    assert calibration.rates[1, -1] > 0.9  # nothing was seen of the second level
+    unseen = calibration.rates[1]  # the second level, which is taken to be like the first
+    assert unseen[-1] == pytest.approx(calibration.rates[0, -1], abs=0.05)
+    assert unseen[-2] > 0.85  # a score that neither level had
+
+
+def test_steps_of_several_sizes_are_learned_from_at_once() -> None:
+    whole, drafted = ScoredTree.of(proposal()), proposal()
+    part = keep([0, 1, 3], [0, 1, 2])
+    smaller = ScoredTree.of(whole.kept(part, drafted))
+    one_by_one, at_once = ScoreCalibration(4, 50.0), ScoreCalibration(4, 50.0)
+    steps = [
+        asked(whole, whole.is_valid, record([2, 1], ((1, 0), (0,)))),
+        asked(smaller, smaller.is_valid, record([1, 2], ((0,), (0, 0)))),
+        asked(whole, part, record([0, 2], ((), (0, 0)))),
+    ]
+    for step in steps:
+        one_by_one.observe([step])
+    at_once.observe(steps)
+    assert (one_by_one._judged > 0).sum() == (at_once._judged > 0).sum() > 4
+    np.testing.assert_allclose(at_once.rates, one_by_one.rates, atol=0.02)
+
+
+def test_steps_whose_nodes_were_not_chosen_teach_nothing() -> None:
+    calibration = ScoreCalibration(2, 50.0)
+    before = calibration.rates.copy()
+    calibration.observe([AskedStep(record([2, 1], ((1, 0), (0,))), [], [])])
+    np.testing.assert_array_equal(calibration.rates, before)

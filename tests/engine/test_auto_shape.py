@@ -71,6 +71,11 @@ def test_takes_the_choice_that_is_kept_for_the_same_models_and_batch_size() -> N
     assert Engine(model(2), NGram(AUTO)).proposer.num_draft_tokens == 3
 
 
+FORECAST = DraftForecast(
+    (0.5, 0.2), (0.9, 0.8), 0.9, 1, ((0, 0.0), (2, 0.01)), ((0, 0.1), (3, 0.13))
+)
+
+
 class Told(Fixed):
     """Keeps what it is told of the drafts to come."""
 
@@ -81,7 +86,7 @@ class Told(Fixed):
 
 
 def test_the_controller_learns_what_was_measured() -> None:
-    target, forecast, told = model(), DraftForecast((0.5, 0.2), 0.9), Told()
+    target, forecast, told = model(), FORECAST, Told()
     keep(target, NGram(AUTO), DraftShape(2), forecast=forecast)
     Engine(target, NGram(AUTO), controller=told)
     assert told.forecast == forecast

@@ -11,6 +11,7 @@ from specresearch.batch import Batch
 from specresearch.models.causal_lm import ModelOutput
 from specresearch.proposal import Proposal, Topology, Verdict
 from specresearch.proposers import TokenRecycling
+from specresearch.proposers.draft_shape import DraftShape
 from specresearch.request import RequestState
 
 MODEL = build("llama", seed=1)
@@ -165,6 +166,17 @@ def test_finish_clears_only_its_own_slot(target: CausalLM) -> None:
     proposer.finish([0])
     assert not bool(proposer._successors[0].any())
     assert bool(proposer._successors[1].any())
+
+
+def test_it_drafts_in_its_own_tree_again_after_another() -> None:
+    proposer = TokenRecycling("auto")
+    (largest,) = proposer.shapes
+    proposer.draft_as(DraftShape(2, "static", paths=((0,), (1,))))
+    assert proposer.tree.num_drafts == 2
+    proposer.draft_as(largest)
+    assert proposer.tree.num_drafts == largest.num_draft_tokens
+    proposer.draft_as(DraftShape(5, "static"))
+    assert proposer.tree.num_drafts == 5
 
 
 def test_the_default_is_the_papers_size() -> None:

@@ -20,7 +20,7 @@ CHOICE = ShapeChoice(
     acceptance_length=1.75,
     predicted_speedup=1.25,
     measured="measured in a test",
-    forecast=DraftForecast((0.5, 0.25), 0.75),
+    forecast=DraftForecast((0.5, 0.25), (0.75, 0.5), 0.75, 2, ((0, 0.0), (3, 0.02)), ((0, 0.1),)),
 )
 WORKLOAD = {"data": "abc", "sampling": {"temperature": 0.0}}
 
