@@ -143,6 +143,7 @@ VARIANTS: dict[str, Without] = {
     "one acceptance for all requests": Without({"prior_weight": 1e9}),
     "a request's own acceptance alone": Without({"prior_weight": 1e-3}),
     "a request forgets nothing": Without(constants={evidence: {"_REQUEST_MEMORY": 1e9}}),
+    "few requests forgotten as soon as many": Without(constants={evidence: {"_MANY": 1.0}}),
     "one acceptance for all levels": Without(methods={Evidence: {"rates": one_rate}}),
     "nothing is forgotten": Without({"memory": 1e6}),
     "a decision in every step": Without(methods={Goodput: {"budget": decides_always}}),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from math import exp
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -15,7 +16,7 @@ from specresearch.proposal import DraftForecast
 _UNKNOWN = 0.5  # acceptance of the first level before anything is known
 _FORECAST_WEIGHT = 20.0  # drafts as which a forecast counts
 _REQUEST_MEMORY = 60.0  # judged drafts of a request that count
-_LONG = 10.0  # times the memory, in which is counted what new drafts are believed beside
+_MANY = 10.0  # requests that show in a step what the run is like; fewer need more steps for it
 
 
 @dataclass
@@ -45,10 +46,11 @@ class Evidence:
 
     Args:
         num_levels: The longest path that is drafted.
-        memory: Steps after which an older draft counts 1/e beside those of ten times as many
-            steps. Steps in which drafts were asked for and none was made do not count.
-        prior_weight: Drafts after which a request's acceptance counts as much as the run's mean,
-            and the run's newest as much as its older ones.
+        memory: Steps in which drafts were made for ten requests or more, after which an older draft
+            counts 1/e. Fewer requests are remembered for more steps, since requests differ, unless
+            `counts_unmade`.
+        prior_weight: Drafts of its own after which a request's acceptance counts as much as the
+            run's mean.
         counts_unmade: It counts as refused by the request, too. That tells who gets nothing from
             the others' drafts; but who finds something now and then is underestimated.
         forecast: What was measured before the run.
@@ -65,16 +67,16 @@ class Evidence:
     ) -> None:
         self.prior_weight, self.counts_unmade = prior_weight, counts_unmade
         self.requests = PerRequest(RequestEvidence)
-        self._kept, self._long_kept = 1 - 1 / memory, 1 - 1 / (_LONG * memory)
-        # By level: accepted, tried, made; nodes, and how often it was asked for.
-        self._new, self._all = np.zeros((2, 5, num_levels))
+        self._memory, self._many = memory, 1.0 if counts_unmade else _MANY
+        self._totals = np.zeros((5, num_levels))
+        self._accepted, self._tried, self._made, self._nodes, self._asked = self._totals
         if forecast is not None:
             survival = np.array(forecast.survival[:num_levels])
             above = np.append(1.0, survival)[:-1]
             made = np.append(forecast.drafted, survival)[:-1]
             nodes = forecast.nodes[: len(survival)]
             counts = [survival, above, made, nodes, np.ones(len(survival))]
-            self._all[:, : len(survival)] = _FORECAST_WEIGHT * np.array(counts)
+            self._totals[:, : len(survival)] = _FORECAST_WEIGHT * np.array(counts)
 
     def rates(self) -> Float[np.ndarray, " K"]:
         """Return the acceptance of each level once the one before is accepted.
@@ -87,13 +89,10 @@ class Evidence:
 
     def _shares(self) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
         """Return how often a level is made once the one before is accepted, and then accepted."""
-        chances, like, weight = [], _UNKNOWN, self.prior_weight
-        for new, all in zip(self._new[:3].T.tolist(), self._all[:3].T.tolist(), strict=True):
-            accepted, tried, made = all
-            like, share = (accepted + like) / (made + 1), (made + 1) / (tried + 1)
-            accepted, tried, made = new
-            like = (accepted + weight * like) / (made + weight)
-            chances.append(((made + weight * share) / (tried + weight), like))
+        chances, like = [], _UNKNOWN
+        for accepted, tried, made in self._totals[:3].T.tolist():
+            like = (accepted + like) / (made + 1)
+            chances.append(((made + 1) / (tried + 1), like))
         made, accepted = np.array(chances).T
         return made, accepted
 
@@ -104,10 +103,9 @@ class Evidence:
 
     def nodes(self) -> Float[np.ndarray, " K"]:
         """Return the nodes that a row makes in each level."""
-        nodes, number, weight = [], 1.0, self.prior_weight
-        for new, all in zip(self._new[3:].T.tolist(), self._all[3:].T.tolist(), strict=True):
-            number = (all[0] + number) / (all[1] + 1)
-            number = (new[0] + weight * number) / (new[1] + weight)
+        nodes, number = [], 1.0
+        for made, asked in zip(self._nodes.tolist(), self._asked.tolist(), strict=True):
+            number = (made + number) / (asked + 1)
             nodes.append(number)
         return np.array(nodes)
 
@@ -139,7 +137,6 @@ class Evidence:
 
     def observe(self, steps: Sequence["AskedStep"]) -> None:
         """Add steps, the newest last."""
-        self._new *= self._kept ** sum(not any(step.asked) for step in steps)
         steps = [step for step in steps if any(step.asked)]
         if not steps:
             return
@@ -147,7 +144,7 @@ class Evidence:
         asked = np.array([depth for step in steps for depth in step.asked])
         num_accepted = _joined(step.record.num_accepted_tokens for step in steps)
         num_new = _joined(step.record.num_new_tokens for step in steps)
-        levels = np.arange(self._new.shape[1])
+        levels = np.arange(len(self._tried))
         drawn = levels < asked[:, None]
         accepted = (levels < num_accepted[:, None]) * 1.0
         # What lies behind the end of an output is not judged.
@@ -175,11 +172,10 @@ class Evidence:
             if depth:
                 request.num_prefilled = length
         nodes = _num_nodes(steps, len(levels))
-        counts = accepted.sum(0), tried.sum(0), made.sum(0), nodes, drawn.sum(0)
-        num_made = sum(any(step.record.num_draft_tokens) for step in steps)
-        for totals, kept in ((self._new, self._kept), (self._all, self._long_kept)):
-            totals *= kept**num_made
-            totals += counts
+        num_asked = [sum(map(bool, s.asked)) for s in steps if any(s.record.num_draft_tokens)]
+        age = sum(min(1.0, num / self._many) for num in num_asked)
+        self._totals *= exp(-age / self._memory)
+        self._totals += accepted.sum(0), tried.sum(0), made.sum(0), nodes, drawn.sum(0)
 
 
 @dataclass(frozen=True)

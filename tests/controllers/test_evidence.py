@@ -23,7 +23,7 @@ def evidence_of(
     counts_unmade: bool = False,
 ) -> Evidence:
     """Return the evidence of steps whose rows all made and accepted the same numbers of drafts."""
-    evidence = Evidence(DEPTH, 1e6, WEIGHT, counts_unmade=counts_unmade)
+    evidence = Evidence(DEPTH, 1e9, WEIGHT, counts_unmade=counts_unmade)
     requests = evidence.requests.select(batch_of(rows_of(num_rows)).rows)
     for drafted, accepted in drafts:
         record = record_of([drafted] * num_rows, [accepted] * num_rows)
@@ -49,8 +49,7 @@ def test_where_levels_are_alike_both_records_are_added(
     num_accepted: float, num_judged: float
 ) -> None:
     evidence = evidence_of([(6, 3)])
-    evidence._new[:] = 0.0
-    evidence._all[:3] = [[599.5], [999.0], [999.0]]
+    evidence._accepted[:], evidence._tried[:], evidence._made[:] = 599.5, 999.0, 999.0
     rate = 0.6
     np.testing.assert_allclose(evidence.rates(), rate, atol=1e-3)
     (request,) = evidence.requests.selected
@@ -75,7 +74,7 @@ def test_a_request_that_refuses_more_is_expected_to_refuse_more_in_every_level()
 
 def test_steps_without_a_draft_make_none_forgotten() -> None:
     """A lookup alone makes few drafts, so that it would know hardly any."""
-    evidence = Evidence(DEPTH, 2.0, WEIGHT)
+    evidence = Evidence(DEPTH, 0.2, WEIGHT)
     requests = evidence.requests.select(batch_of(rows_of(1)).rows)
 
     def observe(drafted: int, accepted: int, num: int) -> None:
@@ -86,8 +85,22 @@ def test_steps_without_a_draft_make_none_forgotten() -> None:
     made, accepted = evidence._shares()
     assert made[0] < 0.2
     assert accepted.min() > 0.85
-    observe(6, 0, 8)
+    observe(6, 0, 4)
     assert evidence._shares()[1][0] < 0.3
+
+
+def test_few_requests_are_remembered_for_more_steps() -> None:
+    """Ten that draft together show in a step what one shows in ten."""
+    rates = []
+    for num_rows, times in ((1, 10), (10, 1), (20, 1)):
+        evidence = Evidence(DEPTH, 4.0, WEIGHT)
+        requests = evidence.requests.select(batch_of(rows_of(num_rows)).rows)
+        for accepted, num in ((6, 8 * times), (0, 4 * times)):
+            record = record_of([6] * num_rows, [accepted] * num_rows)
+            evidence.observe([AskedStep(record, requests, [6] * num_rows)] * num)
+        rates.append(evidence.rates()[0])
+    assert rates[0] == pytest.approx(rates[1], abs=0.02)
+    assert rates[1] == pytest.approx(rates[2], abs=0.02)  # many are not forgotten any sooner
 
 
 def test_a_level_that_was_never_tried_is_like_what_was_made_of_the_one_before() -> None:
@@ -152,4 +165,4 @@ def test_a_step_is_seen_as_if_fewer_nodes_had_been_verified() -> None:
     evidence = Evidence(DEPTH, 1e6, WEIGHT)
     evidence.requests.select(batch_of(rows_of(1)).rows)
     evidence.observe([step, step.with_fewer(np.isin(np.arange(6), [1, 3]))])
-    assert evidence._new[3].tolist() == [3, 3, 1, 0, 0, 0]
+    assert evidence._nodes.tolist() == [3, 3, 1, 0, 0, 0]
