@@ -29,8 +29,8 @@ from specresearch.proposal import DraftForecast, DraftKind, Proposal
 # Levels of the first steps; the first step of each depth is left out of the times.
 _START = (0, 0, 0, 3, 3)
 _UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
-_START_NODES = 4  # nodes of each level of a tree in these steps,
-_START_WIDTH = 2  # of which so many are expanded
+_START_NODES = 4  # nodes of each level of a tree in these steps, and the least later,
+_START_WIDTH = 2  # of which so many are expanded at the start
 _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
 _EARLY = 500.0  # steps whose share of trials may be spent at the start
 _DRAFTED = 32  # steps with drafts after which plain ones are tried
@@ -160,9 +160,9 @@ class Goodput(TracedController):
             self._asked = list(map(min, self._depths, batch.room))
         if not self._kind.trees:
             return [*self._asked]
-        nodes = _START_NODES * max(self._asked)
-        if not self._is_start:
-            nodes = max(nodes, _with_spare(self._most_verified))
+        # The powers of 2 alone, since graphs on a GPU are made for each number.
+        nodes = max(_START_NODES * max(self._asked), ceil(_SPARE * self._most_verified))
+        nodes = _power_of_2(nodes)
         return [min(nodes, self._max_nodes) if depth else 0 for depth in self._asked]
 
     def max_depth(self, batch: Batch) -> int | None:
@@ -326,7 +326,7 @@ class Goodput(TracedController):
         self._depths, self._newcomers = chosen.depths.tolist(), {}
         if self._kind.trees:
             widest = prospects.nodes[: max(self._depths)].max(initial=1.0)
-            self._width = _with_spare(widest)
+            self._width = _power_of_2(ceil(_SPARE * widest))
 
     def _trial(
         self, prospects: Prospects, best: DraftPlan | None, room: Sequence[int]
@@ -382,6 +382,6 @@ class Goodput(TracedController):
         return super().trace()
 
 
-def _with_spare(num_nodes: float) -> int:
-    """Return how many nodes to draft, a power of 2, where so many are verified."""
-    return 1 << (max(ceil(_SPARE * num_nodes), 1) - 1).bit_length()
+def _power_of_2(number: int) -> int:
+    """Return the least power of 2 that is no smaller; 1 for 0."""
+    return 1 << max(number - 1, 0).bit_length()

@@ -135,7 +135,7 @@ def test_nodes_that_seem_to_cost_nothing_become_more_step_by_step() -> None:
     TreeStream(free, 1, 200, 0.9).throughput(controller, 0)
     most = 0
     for asked, depth, verified in controller.log:
-        assert asked <= max(_START_NODES * depth, 2 * ceil(_SPARE * most))
+        assert asked <= 2 * max(_START_NODES * depth, ceil(_SPARE * most))
         most = max(most, verified)
     assert most == len(TreeStream(free, 1, 1).parents) - 1
 
