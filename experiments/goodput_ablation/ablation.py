@@ -130,7 +130,7 @@ def observe_work(self: StepTime, record: StepRecord, depth: int, num_drafting: i
 def decides_always(self: Goodput, batch: Batch) -> list[int | None]:
     schedule = self._schedule
     if not schedule.is_trial:
-        schedule._next = min(schedule._next, max(schedule.step, 5))
+        schedule._next = min(schedule._next, max(schedule.step, len(self._first)))
     return BUDGET(self, batch)
 
 

@@ -26,11 +26,13 @@ from specresearch.controllers.trace import TracedController
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftForecast, DraftKind, Proposal
 
-# Levels of the first steps; the first step of each depth is left out of the times.
+# Levels of the first steps; the first step of each depth is left out of the times. Trees have two
+# numbers of nodes, which tells what a node costs; so they take a step more.
 _START = (0, 0, 0, 3, 3)
+_START_OF_TREES, _NODES_OF_TREES = (*_START, 3), (0, 0, 0, 16, 16, 4)
 _UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
-_START_NODES = 4  # nodes of each level of a tree in these steps, and the least later,
-_START_WIDTH = 2  # of which so many are expanded at the start
+_LEAST_NODES = 4  # nodes of each level of a tree, if there is room for them
+_START_WIDTH = 2  # nodes of a level to expand in the first steps
 _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
 _EARLY = 500.0  # steps whose share of trials may be spent at the start
 _DRAFTED = 32  # steps with drafts after which plain ones are tried
@@ -129,7 +131,8 @@ class Goodput(TracedController):
         self._prefill = PrefillCost()
         self._calibration = ScoreCalibration(self._max_depth, self.memory)
         self._exploration = TimeAccount(self.explore, _EARLY)
-        self._schedule = DecisionSchedule(len(_START))
+        self._first = _START_OF_TREES if self._kind.trees else _START
+        self._schedule = DecisionSchedule(len(self._first))
         self._decided_for: list[RequestEvidence] = []
         self._depths: list[int] = []  # decided
         self._asked: list[int] = []  # in this step
@@ -148,7 +151,7 @@ class Goodput(TracedController):
         requests = self._evidence.requests.select(batch.rows)
         self._has_own_number = [row.request.num_draft_tokens is not None for row in batch.rows]
         if self._is_start:
-            self._asked = self._start(_START[self._schedule.step], batch)
+            self._asked = self._start(self._first[self._schedule.step], batch)
         else:
             has_changed = self._decided_for is not requests
             is_bound = has_changed and self.max_slowdown is not None and any(self._depths)
@@ -161,8 +164,8 @@ class Goodput(TracedController):
         if not self._kind.trees:
             return [*self._asked]
         # The powers of 2 alone, since graphs on a GPU are made for each number.
-        nodes = max(_START_NODES * max(self._asked), ceil(_SPARE * self._most_verified))
-        nodes = _power_of_2(nodes)
+        nodes = max(_LEAST_NODES * max(self._asked), ceil(_SPARE * self._most_verified))
+        nodes = _NODES_OF_TREES[self._schedule.step] if self._is_start else _power_of_2(nodes)
         return [min(nodes, self._max_nodes) if depth else 0 for depth in self._asked]
 
     def max_depth(self, batch: Batch) -> int | None:
@@ -206,7 +209,7 @@ class Goodput(TracedController):
 
     @property
     def _is_start(self) -> bool:
-        return self._schedule.step < len(_START)
+        return self._schedule.step < len(self._first)
 
     def _start(self, depth: int, batch: Batch) -> list[int]:
         """Let a few rows draft."""
