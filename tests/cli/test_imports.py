@@ -16,7 +16,8 @@ def test_garbage_is_collected_again_after_imports() -> None:
     assert frozen
     with quick_imports():
         later = [object()]
-    assert gc.get_freeze_count() == frozen, later
+    assert any(each is later for each in gc.get_objects())  # which leaves out what is frozen
+    assert gc.get_freeze_count() <= frozen  # what is frozen may go meanwhile
 
 
 def test_a_run_imports_no_library_that_it_does_not_need() -> None:
