@@ -21,7 +21,7 @@ class ScoreCalibration:
 
     Args:
         num_levels: The longest path that is drafted.
-        memory: Observed trees after which one counts 1/e.
+        memory: Steps whose nodes were chosen, after which one counts 1/e.
     """
 
     def __init__(self, num_levels: int, memory: float) -> None:
