@@ -63,16 +63,20 @@ def settle_shape(
     controller: Controller,
     data: str,
     earlier: Mapping[str, Any] | None = None,
+    *,
+    is_shared: bool = False,
 ) -> ShapeChoice | None:
     """Let a proposer draft in the shape that suits it best, from the next engine on.
 
     What was chosen before with the same models, on the same machine and for the same kind of
     requests is used again. A controller that chooses lengths itself gets the largest shape of the
-    best kind.
+    best kind; or none, where requests are decoded one by one and the best shape is expected to be
+    slower than plain decoding.
 
     Args:
         data: Identifies the prompts.
         earlier: The provenance of the run that is resumed, which keeps its shape.
+        is_shared: Other controllers are to steer the same proposer.
 
     Returns:
         The choice, or None if there was none to make.
@@ -88,7 +92,8 @@ def settle_shape(
         choice = ShapeChoice.from_json(kept)
         choice.take_effect(proposer)
         return choice
-    scope = Scope.of(proposer, calibration.acceptance, controller)
+    is_alone = calibration.batch_size == 1 and not is_shared
+    scope = Scope.of(proposer, calibration.acceptance, controller, is_alone=is_alone)
     if scope.only is not None:
         proposer.draft_as(scope.only)
         return None
@@ -102,8 +107,9 @@ def settle_shape(
     else:
         choice = replace(choice, measured=f"{choice.measured}, kept in {store.file}")
     if scope.is_steered:
+        loses = scope.may_be_plain and choice.predicted_speedup < 1
         kinds = {shape.kind: shape for shape in scope.shapes}
-        choice = replace(choice, shape=kinds[choice.best.kind])
+        choice = replace(choice, shape=PLAIN if loses else kinds[choice.best.kind])
     logger.info("%s", choice)
     choice.take_effect(proposer)
     return choice

@@ -17,18 +17,31 @@ class Scope:
 
     Attributes:
         shapes: The largest of each kind.
-        is_num_auto: Smaller shapes may be chosen, and none at all; by the controller if it is
-            steered, so that a kind is judged by the best of its sizes.
+        is_num_auto: Smaller shapes may be chosen; by the controller if it is steered, so that a
+            kind is judged by the best of its sizes.
         is_steered: The controller chooses the number of drafts, so that only the kind is chosen.
+        may_be_plain: No drafts may be chosen.
     """
 
     shapes: tuple[DraftShape, ...]
     is_num_auto: bool
     is_steered: bool
+    may_be_plain: bool
 
     @staticmethod
-    def of(proposer: Proposer, acceptance: AcceptanceSampler, controller: Controller) -> "Scope":
+    def of(
+        proposer: Proposer,
+        acceptance: AcceptanceSampler,
+        controller: Controller,
+        *,
+        is_alone: bool = False,
+    ) -> "Scope":
         """Return what there is to choose.
+
+        Args:
+            is_alone: Requests are decoded one by one, and nothing else drafts with this proposer.
+                Only then may a controller that steers be left without drafts: fewer requests might
+                gain where many do not.
 
         Raises:
             ValueError: If the controller asks for more drafts than `auto` considers.
@@ -46,6 +59,7 @@ class Scope:
             shapes=tuple(judged) or shapes,
             is_num_auto=is_num_auto or is_steered,
             is_steered=is_steered,
+            may_be_plain=is_num_auto and (is_alone or not is_steered),
         )
 
     @staticmethod
@@ -59,7 +73,8 @@ class Scope:
         shape, *others = self.shapes
         if others:
             return None
-        return shape if self.is_steered or not (self.is_num_auto or shape.depth) else None
+        is_size_given = self.is_steered or not (self.is_num_auto or shape.depth)
+        return shape if is_size_given and not self.may_be_plain else None
 
 
 def _with_number(shapes: Sequence[DraftShape], number: int) -> tuple[DraftShape, ...]:

@@ -48,7 +48,8 @@ class Engine:
         proposer: The way of drafting; None decodes plainly. It starts with nothing learned.
             One that leaves its shape to `auto` drafts as `specresearch.calibrate` has found.
         acceptance: The acceptance rule; rejection sampling by default.
-        controller: Chooses how much to draft; by default as much as the proposer likes.
+        controller: Chooses how much to draft; by default as much as the proposer likes. Where
+            nothing drafts there is nothing to choose, and it is not asked.
         max_batch_size: Requests decoded together.
         seed: Default seed for requests without one.
         observers: Called at the end of every step, with the clock paused.
@@ -89,8 +90,9 @@ class Engine:
         self.proposer = settled(proposer or Autoregressive(), target, max_batch_size)
         self.acceptance = acceptance or Rejection()
         check_rule(self.acceptance, self.proposer)
-        self.controller = controller or Fixed()
-        if self.proposer.num_draft_tokens:
+        drafts = bool(self.proposer.num_draft_tokens)
+        self.controller = controller if controller and drafts else Fixed()
+        if drafts:
             self.controller.bind(self.proposer.kind, self.proposer.num_draft_tokens)
             if self.proposer.forecast is not None:
                 self.controller.foresee(self.proposer.forecast)

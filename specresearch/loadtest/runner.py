@@ -125,6 +125,7 @@ class LoadRunner(PassRunner):
             self.controller or Fixed(),
             part.dataset.source.fingerprint,
             self.folder.provenance(),
+            is_shared=bool(self.settings.compare or self.variants),
         )
 
     def _record(self) -> None:

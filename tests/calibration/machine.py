@@ -64,7 +64,7 @@ class Timed(Synthetic):
         return super().propose(batch, budget)
 
 
-def calibration_of(machine: Machine, acceptance: float) -> Calibration:
+def calibration_of(machine: Machine, acceptance: float, batch_size: int = 1) -> Calibration:
     """Return a calibration on the machine, which passes the time of every pass of the target."""
     clock = ManualClock()
     target = CausalLM(
@@ -80,4 +80,4 @@ def calibration_of(machine: Machine, acceptance: float) -> Calibration:
 
     target.forward = timed
     proposer = Timed(machine, clock, acceptance)
-    return Calibration(target, proposer, PROMPTS, SAMPLING, clock=clock)
+    return Calibration(target, proposer, PROMPTS, SAMPLING, batch_size=batch_size, clock=clock)

@@ -3,6 +3,7 @@
 import pytest
 from machine import Machine, calibration_of
 
+from specresearch import Engine
 from specresearch.acceptance import Rejection
 from specresearch.calibration import leave_to_controller, settle_shape
 from specresearch.calibration.calibrate import LEAST_STEPS, LEAST_STEPS_OF_LOOKUPS
@@ -134,10 +135,34 @@ def test_numbers_win_over_auto() -> None:
     assert calibration.proposer.num_draft_tokens == 4
 
 
+SLOW = Machine(node=1.0, draft=1.0)
+
+
 def test_a_controller_that_chooses_lengths_gets_the_largest_shape() -> None:
-    calibration = calibration_of(Machine(node=1.0, draft=1.0), 0.1)
-    assert settle_shape(calibration, Goodput(), "prompts") is None
-    assert calibration.proposer.num_draft_tokens == 10
+    calibration = calibration_of(Machine(node=0.05, draft=0.1), 0.8)
+    choice = settle_shape(calibration, Goodput(), "prompts")
+    assert choice is not None
+    assert choice.shape.num_draft_tokens == calibration.proposer.num_draft_tokens == 10
+    assert choice.best.num_draft_tokens < 10
+    assert calibration.proposer.forecast == choice.forecast
+
+
+def test_one_by_one_requests_whose_drafts_lose_are_not_left_to_a_controller() -> None:
+    calibration = calibration_of(SLOW, 0.1)
+    choice = settle_shape(calibration, Goodput(), "prompts")
+    assert choice is not None
+    assert choice.predicted_speedup < 1
+    assert str(choice).startswith("auto decodes plainly, since no draft is expected to pay")
+    assert calibration.proposer.num_draft_tokens == 0
+    engine = Engine(calibration.target, calibration.proposer, controller=Goodput())
+    assert type(engine.controller) is Fixed
+
+
+def test_drafts_that_lose_are_left_to_a_controller_that_may_meet_another_load() -> None:
+    batched, shared = calibration_of(SLOW, 0.1, batch_size=2), calibration_of(SLOW, 0.1)
+    assert settle_shape(batched, Goodput(), "prompts") is None
+    assert settle_shape(shared, Goodput(), "prompts", is_shared=True) is None
+    assert batched.proposer.num_draft_tokens == shared.proposer.num_draft_tokens == 10
 
 
 def test_unmeasured_a_controller_that_chooses_lengths_has_the_largest_shape_too() -> None:

@@ -6,9 +6,11 @@ import pytest
 from specresearch import CausalLM, SamplingParams
 from specresearch.batch import Batch
 from specresearch.clock import ManualClock
-from specresearch.controllers import Fixed
 from specresearch.engine import Engine, RequestOutput
 from specresearch.loadtest.loop import Feed, LoadLoop, Stops
+from specresearch.models.causal_lm import ModelOutput
+from specresearch.proposal import Proposal, Verdict
+from specresearch.proposers import Autoregressive
 from specresearch.request import Request
 from specresearch.rows import PassKey, StepLog
 
@@ -16,16 +18,18 @@ NEVER = Stops(max_waiting=1000, max_seconds=60.0)
 Play = Callable[..., tuple[LoadLoop, list[RequestOutput]]]
 
 
-class Ticking(Fixed):
+class Ticking(Autoregressive):
     """Lets every step take 10 ms on a manual clock."""
 
+    num_draft_tokens = 1  # of which it makes none
+
     def __init__(self, clock: ManualClock) -> None:
-        super().__init__()
         self.clock = clock
 
-    def budget(self, batch: Batch) -> list[int | None]:
+    def observe(
+        self, batch: Batch, proposal: Proposal, output: ModelOutput, verdict: Verdict
+    ) -> None:
         self.clock.advance(0.01)
-        return super().budget(batch)
 
 
 @pytest.fixture
@@ -36,7 +40,7 @@ def play(target: CausalLM) -> Play:
         feed: Feed, stops: Stops = NEVER, num_tokens: int = 4
     ) -> tuple[LoadLoop, list[RequestOutput]]:
         clock = ManualClock()
-        engine = Engine(target, controller=Ticking(clock), max_batch_size=2, clock=clock)
+        engine = Engine(target, Ticking(clock), max_batch_size=2, clock=clock)
         sampling = SamplingParams(max_new_tokens=num_tokens)
         outputs: list[RequestOutput] = []
         log = StepLog(PassKey(0, 0, "baseline"), engine.clock.now())
