@@ -89,6 +89,8 @@ class TokenRecycling(Proposer):
 
     def draft_as(self, shape: DraftShape) -> None:
         super().draft_as(shape)
+        if not shape.num_draft_tokens:
+            return
         paths = shape.paths or self.paths[: shape.num_draft_tokens]
         self.tree = StaticTree.from_paths(paths, self._successors.device)
         self.kind = replace(self.kind, max_depth=self.tree.depth)

@@ -1,15 +1,28 @@
 """Engines with a proposer that leaves its shape to `auto`."""
 
 import logging
+from collections.abc import Callable
 
 import pytest
 from tiny_models import VOCAB, build, letters_tokenizer
 
 import specresearch
 from specresearch import CausalLM, Engine, SamplingParams
-from specresearch.controllers import Fixed
+from specresearch.controllers import Fixed, Goodput
+from specresearch.models.medusa import MedusaHeads
 from specresearch.proposal import DraftForecast
-from specresearch.proposers import Autoregressive, DraftModel, NGram, Proposer, TokenRecycling
+from specresearch.proposers import (
+    Autoregressive,
+    Cascade,
+    DraftModel,
+    Eagle,
+    Lookahead,
+    Medusa,
+    NGram,
+    Proposer,
+    Suffix,
+    TokenRecycling,
+)
 from specresearch.proposers.draft_shape import AUTO, DraftShape
 from specresearch.shape_store import Identity, ShapeChoice, ShapeStore
 
@@ -95,11 +108,42 @@ def test_the_controller_learns_what_was_measured() -> None:
     assert unmeasured.forecast is None
 
 
-def test_where_nothing_pays_the_drafter_is_left_out() -> None:
+def medusa(target: CausalLM) -> Medusa:
+    return Medusa(MedusaHeads(target.model.config.hidden_size, VOCAB, 3), AUTO)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda target: NGram(AUTO),
+        lambda target: Suffix(AUTO),
+        lambda target: Lookahead(num_draft_tokens=AUTO),
+        lambda target: TokenRecycling(AUTO),
+        lambda target: Cascade([NGram(), DraftModel(model(2))], AUTO),
+        lambda target: DraftModel(model(2), AUTO, tree=AUTO),
+        lambda target: Eagle.toy(target, 0, tree=AUTO),
+        medusa,
+    ],
+    ids=[
+        "ngram",
+        "suffix",
+        "lookahead",
+        "token_recycling",
+        "cascade",
+        "draft_model",
+        "eagle",
+        "medusa",
+    ],
+)
+def test_where_nothing_pays_the_drafter_is_left_out(make: Callable[[CausalLM], Proposer]) -> None:
     target = model()
-    keep(target, NGram(AUTO), DraftShape(0))
-    engine = Engine(target, NGram(AUTO))
+    proposer = make(target)
+    keep(target, proposer, DraftShape(0))
+    proposer.draft_as(proposer.shapes[0])  # as a calibration does
+    proposer.draft_as(DraftShape(0))
+    engine = Engine(target, proposer, controller=Goodput())
     assert isinstance(engine.proposer, Autoregressive)
+    assert type(engine.controller) is Fixed
     plain = Engine(target).generate_all(PROMPTS, GREEDY)
     outputs = engine.generate_all(PROMPTS, GREEDY)
     assert [output.token_ids for output in outputs] == [output.token_ids for output in plain]
