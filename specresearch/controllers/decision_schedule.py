@@ -35,6 +35,11 @@ class DecisionSchedule:
         return self._decided_at >= 0
 
     @property
+    def has_just_decided(self) -> bool:
+        """Whether the last decision is for the next step; a trial is one, too."""
+        return self._decided_at == self.step
+
+    @property
     def most_held(self) -> int:
         """The steps for which a decision to draft would hold."""
         return min(2 * self._num_held, MOST_DRAFTING)

@@ -23,6 +23,7 @@ from specresearch.controllers.scored_tree import ScoredTree
 from specresearch.controllers.step_time import StepTime
 from specresearch.controllers.time_account import TimeAccount
 from specresearch.controllers.trace import TracedController
+from specresearch.controllers.tree_size import TreeSize
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftForecast, DraftKind, Proposal
 
@@ -31,13 +32,10 @@ from specresearch.proposal import DraftForecast, DraftKind, Proposal
 _START = (0, 0, 0, 3, 3)
 _START_OF_TREES, _NODES_OF_TREES = (*_START, 3), (0, 0, 0, 16, 16, 4)
 _UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
-_LEAST_NODES = 4  # nodes of each level of a tree, if there is room for them
-_START_WIDTH = 2  # nodes of a level to expand in the first steps
 _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
 _EARLY = 500.0  # steps whose share of trials may be spent at the start
 _DRAFTED = 32  # steps with drafts after which plain ones are tried
 _DOUBT = 1.15  # of gains below which this is done
-_SPARE = 1.5  # nodes to draft for each that is verified, in all and of a level
 
 
 class Goodput(TracedController):
@@ -130,6 +128,7 @@ class Goodput(TracedController):
             self._step_time.foresee(self._forecast)
         self._prefill = PrefillCost()
         self._calibration = ScoreCalibration(self._max_depth, self.memory)
+        self._size = TreeSize(self.memory)
         self._exploration = TimeAccount(self.explore, _EARLY)
         self._first = _START_OF_TREES if self._kind.trees else _START
         self._schedule = DecisionSchedule(len(self._first))
@@ -139,9 +138,6 @@ class Goodput(TracedController):
         self._has_own_number: list[bool] = []  # by row; their drafts are left as they are
         self._price = self._step_seconds = self._trial_lost = 0.0
         self._plain_at = 0  # the last decision or trial without drafts
-        self._width = _START_WIDTH  # nodes of a level to expand
-        # Nodes of a row, which fades. What many more would cost, these steps cannot tell.
-        self._most_verified = 0.0
         self._newcomers: dict[int, LoneDraft] = {}  # by the depth of the others
         self._costs = self._step_time.costs()
         self._tree: tuple[ScoredTree, np.ndarray] | None = None
@@ -163,9 +159,11 @@ class Goodput(TracedController):
             self._asked = list(map(min, self._depths, batch.room))
         if not self._kind.trees:
             return [*self._asked]
-        # The powers of 2 alone, since graphs on a GPU are made for each number.
-        nodes = max(_LEAST_NODES * max(self._asked), ceil(_SPARE * self._most_verified))
-        nodes = _NODES_OF_TREES[self._schedule.step] if self._is_start else _power_of_2(nodes)
+        if self._is_start:
+            nodes = _NODES_OF_TREES[self._schedule.step]
+        else:
+            is_new = self._schedule.has_just_decided
+            nodes = self._size.num_nodes(len(batch), max(self._asked), is_new=is_new)
         return [min(nodes, self._max_nodes) if depth else 0 for depth in self._asked]
 
     def max_depth(self, batch: Batch) -> int | None:
@@ -173,11 +171,12 @@ class Goodput(TracedController):
 
     def max_width(self, batch: Batch) -> int | None:
         is_free = self._kind.trees and not any(self._has_own_number)
-        return self._width if is_free else None
+        return self._size.width if is_free else None
 
     def trim(self, proposal: Proposal) -> Proposal:
         self._tree = None
-        if proposal.scores is None or proposal.draft_probs is not None:
+        is_scored = proposal.scores is not None and proposal.draft_probs is None
+        if not (is_scored and self._size.chooses):
             return proposal
         num_drafts = (proposal.topology.num_nodes - 1) * len(proposal.token_ids)
         is_cheap = num_drafts * self._costs.node <= self.margin * self._step_seconds
@@ -238,14 +237,18 @@ class Goodput(TracedController):
             if not has_own:
                 given[b] = decided.get(id(request), 0)
         self._depths = given
-        if not (any(is_new) and self._schedule.is_drafting) or self._schedule.is_trial:
+        if self._schedule.is_trial or not any(is_new):
             return
-        newcomer = self._newcomer(max(given))
+        newcomer, drafts = self._newcomer(max(given)), self._schedule.is_drafting
         price = self._price * self._prefill.seconds_each
+        least = 0.0 if drafts else self.margin * len(batch)
+        pays = False
         for b, row in enumerate(batch.rows):
             prefill = price * len(row.tokens) / (batch.room[b] + 1)
-            if is_new[b] and newcomer.value > prefill * (1 + newcomer.gained):
-                given[b] = newcomer.depth
+            if is_new[b] and newcomer.value > prefill * (1 + newcomer.gained) + least:
+                given[b], pays = newcomer.depth, True
+        if pays and not drafts:
+            self._decide(batch)
 
     def _newcomer(self, deepest: int) -> LoneDraft:
         """Return what a request drafts of which nothing is known, beside others so deep."""
@@ -265,9 +268,6 @@ class Goodput(TracedController):
             record, asked = step.record, step.asked
             estimates = self._step_time.observe(record, max(asked), sum(map(bool, asked)))
             self._prefill.observe(record)
-            if any(record.num_draft_tokens):
-                faded = (1 - 1 / self.memory) * self._most_verified
-                self._most_verified = max(faded, float(max(record.num_draft_tokens)))
             seconds = sum(estimates.values())
             if self.max_slowdown is not None:
                 # By estimates: an outlier would have hit a plain step just as well.
@@ -287,6 +287,7 @@ class Goodput(TracedController):
         if not self._schedule.has_begun:
             steps = self._as_chosen(steps)
         self._evidence.observe(steps)
+        self._size.observe(steps)
 
     def _as_chosen(self, steps: list[AskedStep]) -> list[AskedStep]:
         """Return the first steps as if they had verified no more than is worth its time.
@@ -328,8 +329,7 @@ class Goodput(TracedController):
             self._trial_lost = 0.0
         self._depths, self._newcomers = chosen.depths.tolist(), {}
         if self._kind.trees:
-            widest = prospects.nodes[: max(self._depths)].max(initial=1.0)
-            self._width = _power_of_2(ceil(_SPARE * widest))
+            self._size.widen(prospects.nodes[: max(self._depths)].max(initial=1.0))
 
     def _trial(
         self, prospects: Prospects, best: DraftPlan | None, room: Sequence[int]
@@ -383,8 +383,3 @@ class Goodput(TracedController):
     def trace(self) -> list[dict[str, float]]:
         self._learn()
         return super().trace()
-
-
-def _power_of_2(number: int) -> int:
-    """Return the least power of 2 that is no smaller; 1 for 0."""
-    return 1 << max(number - 1, 0).bit_length()

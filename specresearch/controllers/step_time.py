@@ -89,7 +89,7 @@ class StepTime:
         estimates = {"draft": self.draft.predict(draft), "rest": self.rest.predict(rest)}
         if depth == self._last_depth:
             self.draft.observe(depth, draft, times.propose)
-            self.rest.observe(depth, rest, times.total - times.propose)
+            self.rest.observe(num_nodes.bit_length(), rest, times.total - times.propose)
         self._last_depth = depth
         return estimates
 

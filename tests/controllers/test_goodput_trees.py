@@ -15,7 +15,7 @@ from specresearch.certification.cases import CHUNK_SIZE, SampledSetting
 from specresearch.certification.counts import Tally
 from specresearch.certification.targets import Toy
 from specresearch.controllers import Controller, Goodput
-from specresearch.controllers.goodput import _LEAST_NODES, _SPARE
+from specresearch.controllers.tree_size import _LEAST, _SPARE
 from specresearch.metrics import StepRecord
 from specresearch.metrics.times import StepTimes
 from specresearch.proposal import Proposal
@@ -135,7 +135,7 @@ def test_nodes_that_seem_to_cost_nothing_become_more_step_by_step() -> None:
     TreeStream(free, 1, 200, 0.9).throughput(controller, 0)
     most = 0
     for asked, depth, verified in controller.log:
-        assert asked <= 2 * max(_LEAST_NODES * depth, ceil(_SPARE * most))
+        assert asked <= 2 * max(_LEAST * depth, ceil(_SPARE * most))
         most = max(most, verified)
     assert most == len(TreeStream(free, 1, 1).parents) - 1
 
