@@ -29,6 +29,7 @@ from specresearch.controllers import (
     decision_schedule,
     evidence,
     goodput,
+    tree_size,
     window_fit,
 )
 from specresearch.controllers.evidence import Evidence
@@ -163,7 +164,8 @@ VARIANTS: dict[str, Without] = {
     ),
     "own time unknown": Without(methods={StepTime: {"observe": observe_work}}),
     "all nodes verified": Without(methods={Goodput: {"trim": verifies_all}}),
-    "trees drafted whole": Without(constants={goodput: {"_SPARE": 1e6}}),
+    "trees drafted whole": Without(constants={tree_size: {"_SPARE": 1e6}}),
+    "nodes chosen in every step": Without(constants={tree_size: {"_FEW": 0}}),
     "scores believed": Without(methods={ScoreCalibration: {"observe": lambda *args: None}}),
 }
 

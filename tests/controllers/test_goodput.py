@@ -350,6 +350,40 @@ def test_a_newcomer_drafts_only_if_that_pays_for_reading_its_prompt() -> None:
     assert asked[1] == 0 < min(asked[0], asked[2])
 
 
+def test_a_newcomer_starts_drafts_that_the_last_request_refused() -> None:
+    controller = Goodput(explore=0.0)
+    simulation = Simulation(controller, [0.9], Machine())
+    simulation.run(200)
+    simulation.acceptance = [0.0]
+    simulation.replace_rows()
+    while controller._schedule.is_drafting or controller._schedule._next < simulation.num_steps + 3:
+        simulation.step()
+    assert simulation.step() == [0]
+    simulation.acceptance = [0.9]
+    simulation.replace_rows()
+    assert simulation.step()[0] > 0
+
+
+def test_newcomers_cause_no_decisions_where_drafts_never_pay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decide, simulation = Goodput._decide, Simulation(Goodput(explore=0.0), [0.0], Machine())
+    for _ in range(10):  # of which the first still seem to gain
+        simulation.replace_rows()
+        simulation.run(10)
+    at: list[int] = []
+
+    def noted(self: Goodput, batch: Batch) -> None:
+        at.append(self._schedule.step)
+        decide(self, batch)
+
+    monkeypatch.setattr(Goodput, "_decide", noted)
+    for _ in range(20):
+        simulation.replace_rows()
+        assert simulation.run(10) == [[0]] * 10
+    assert set(np.diff(at)) == {32}
+
+
 def drafting_for_a_while(controller: Goodput, reading: float) -> Simulation:
     """Return three requests that draft, and will go on for three steps without a decision."""
     simulation = Simulation(controller, [0.9] * 3, Machine(), reading=reading)
