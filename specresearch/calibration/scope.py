@@ -53,13 +53,14 @@ class Scope:
         if number is not None:
             shapes, is_num_auto = _with_number(shapes, number), False
         judged = [shape for shape in shapes if _fits(proposer, shape, acceptance, controller)]
-        # If none fits, the engine says why.
+        # If none fits, the engine says why, so drafts must not be left out.
         is_steered = Scope.is_steered_by(controller)
+        may_be_plain = is_num_auto and bool(judged) and (is_alone or not is_steered)
         return Scope(
             shapes=tuple(judged) or shapes,
             is_num_auto=is_num_auto or is_steered,
             is_steered=is_steered,
-            may_be_plain=is_num_auto and (is_alone or not is_steered),
+            may_be_plain=may_be_plain,
         )
 
     @staticmethod

@@ -9,7 +9,7 @@ from specresearch.calibration import leave_to_controller, settle_shape
 from specresearch.calibration.calibrate import LEAST_STEPS, LEAST_STEPS_OF_LOOKUPS
 from specresearch.calibration.choose import choose
 from specresearch.calibration.scope import Scope
-from specresearch.controllers import Fixed, Goodput
+from specresearch.controllers import Confidence, Fixed, Goodput
 from specresearch.proposers import Cascade, DraftModel, NGram
 from specresearch.shape_store import ShapeChoice
 
@@ -163,6 +163,14 @@ def test_drafts_that_lose_are_left_to_a_controller_that_may_meet_another_load() 
     assert settle_shape(batched, Goodput(), "prompts") is None
     assert settle_shape(shared, Goodput(), "prompts", is_shared=True) is None
     assert batched.proposer.num_draft_tokens == shared.proposer.num_draft_tokens == 10
+
+
+def test_a_controller_that_cannot_steer_such_drafts_is_not_left_without_any() -> None:
+    """So that the engine says why, and nothing is measured before."""
+    proposer = calibration_of(SLOW, 0.1).proposer
+    scope = Scope.of(proposer, Rejection(), Confidence(), is_alone=True)
+    assert not scope.may_be_plain
+    assert scope.only == proposer.shapes[0]
 
 
 def test_unmeasured_a_controller_that_chooses_lengths_has_the_largest_shape_too() -> None:
