@@ -47,12 +47,13 @@ class Goodput(TracedController):
       needs a pass for each level.
     - After drafting, which nodes are verified, by the drafter's own scores, if all drafts are point
       masses: any choice among these is lossless. What scores mean is learned from the run. Sampled
-      drafts are shortened by the first decision alone.
+      drafts are shortened by the first decision alone, and trees of few requests mostly have the
+      number of nodes that was chosen lately.
 
     Both keep a draft if it yields more tokens than its time would yield elsewhere. A decision that
     confirms the one before holds for twice as many steps, and longer if decisions have taken too
     much of the time. Requests that come meanwhile draft as deep as pays for one of which nothing is
-    known yet; they cause a new decision only if `max_slowdown` is set.
+    known yet; they cause a new decision only if `max_slowdown` is set, or if nothing else drafts.
 
     Drafts are made only if they promise to be faster than plain steps by `margin`, the lazy prefill
     of every request included. A share of the time, `explore`, goes into trying drafts where none
@@ -229,7 +230,10 @@ class Goodput(TracedController):
         return given
 
     def _welcome(self, batch: Batch, requests: list[RequestEvidence]) -> None:
-        """Keep what was decided for each request, and let newcomers draft if that pays for them."""
+        """Keep what was decided for each request, and let newcomers draft if that pays for them.
+
+        If nothing else drafts, their drafts take a decision.
+        """
         decided = dict(zip(map(id, self._decided_for), self._depths, strict=True))
         is_new, given = [], self._given(batch)
         for b, (request, has_own) in enumerate(zip(requests, self._has_own_number, strict=True)):
