@@ -35,7 +35,8 @@ class StepTime:
     - rest: a constant, another one if anything is drafted, rows, nodes, and context.
 
     Times do not depend on padding: the target packs the nodes of all rows. The first step after a
-    change of depth is left out: anything may be slow at first.
+    change of depth is left out: anything may be slow at first. Steps of few and of many nodes are
+    remembered apart, else those of one size would soon be all, which do not tell what a node costs.
 
     Args:
         memory: Steps after which an old one counts 1/e.
