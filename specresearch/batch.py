@@ -73,14 +73,18 @@ class Batch:
         return upload([[row.tokens[-1]] for row in self.rows], self.device)
 
     @cached_property
+    def _left(self) -> tuple[int, ...]:
+        """Return how many tokens each row may still get beside the one of the target's own."""
+        return tuple([max(row.num_remaining - 1, 0) for row in self.rows])
+
+    @cached_property
     def room(self) -> tuple[int, ...]:
         """Return how many drafts each row can still use.
 
         One token of every step is the target's own, and no path is longer than `max_depth`.
         """
-        room = tuple([max(row.num_remaining - 1, 0) for row in self.rows])
         deepest = self.max_depth
-        return room if deepest is None else tuple([min(left, deepest) for left in room])
+        return self._left if deepest is None else tuple([min(n, deepest) for n in self._left])
 
     def select(self, rows: Sequence[int]) -> "Batch":
         """Return the batch of these rows."""

@@ -157,8 +157,10 @@ class Goodput(TracedController):
             elif has_changed:
                 self._welcome(batch, requests)
             self._decided_for = requests
-            self._asked = list(map(min, self._depths, batch.room))
-        if not self._kind.trees:
+            self._asked = self._depths
+            if any(self._depths):
+                self._asked = list(map(min, self._depths, batch.room))
+        if not (self._kind.trees and any(self._asked)):
             return [*self._asked]
         if self._is_start:
             nodes = _NODES_OF_TREES[self._schedule.step]
@@ -198,7 +200,9 @@ class Goodput(TracedController):
         requests = self._evidence.requests.selected
         # The scheduler may grant less, and a drafter that is still reading makes nothing.
         granted = record.budget or self._asked
-        asked = [min(pair) if pair[1] else 0 for pair in zip(self._asked, granted, strict=True)]
+        asked = self._asked
+        if any(asked):
+            asked = [min(pair) if pair[1] else 0 for pair in zip(asked, granted, strict=True)]
         self._unlearned.append(AskedStep(record, requests, asked, self._tree))
         seconds, lost = record.times.total + record.times.lazy_prefill, 0.0
         if self._schedule.is_trial:

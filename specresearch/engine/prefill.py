@@ -146,9 +146,14 @@ class Prefill:
         first_chunk = next(chunks[0] for chunks in chunks_of_rows if chunks)
         hidden = []
         for k, layer in enumerate(first_chunk):
-            empty = layer[:0]
-            parts = [torch.cat([empty, *(c[k] for c in chunks)]) for chunks in chunks_of_rows]
-            hidden.append(pad_sequence(parts, batch_first=True))
+            parts = [_joined([c[k] for c in chunks], layer) for chunks in chunks_of_rows]
+            is_one = len(parts) == 1
+            hidden.append(parts[0][None] if is_one else pad_sequence(parts, batch_first=True))
         shape = (len(rows), 0, self.target.vocab_size)
         logits = torch.empty(shape, dtype=self.target.dtype, device=self.target.device)
         return ModelOutput(logits, tuple(hidden))
+
+
+def _joined(chunks: Sequence[Tensor], like: Tensor) -> Tensor:
+    """Return the states of a prompt [n, H], which may have had no chunk that needed a pass."""
+    return chunks[0] if len(chunks) == 1 else torch.cat([like[:0], *chunks])

@@ -2,16 +2,18 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain
+from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from specresearch.proposal import upload
 
-JOIN_EVERY = 16  # calls of `add`
+JOIN_EVERY = 64  # states of a row in the newer steps, after which they are copied
+_MOST_COUNTED = 4  # states of one step that count for this, since a prompt has many more
 _PART_SIZE = 3  # numbers of a newer part
 
 FlatLayers = tuple[Float[Tensor, "N _"], ...]
@@ -44,7 +46,7 @@ class KeptStates:
         self._newer: defaultdict[int, list[int]] = defaultdict(list)
         self._sources: list[FlatLayers] = []
         self._counts: defaultdict[int, int] = defaultdict(int)
-        self._num_adds = 0
+        self._num_held = 0
 
     def __bool__(self) -> bool:
         return any(self._counts.values())
@@ -72,8 +74,8 @@ class KeptStates:
                 begin = b * width + (0 if first is None else first[b])
                 self._newer[slot] += (source, begin, count)
                 self._counts[slot] += count
-        self._num_adds += 1
-        if self._num_adds % JOIN_EVERY == 0:
+        self._num_held += min(width, _MOST_COUNTED)
+        if self._num_held >= JOIN_EVERY:
             self._join()
 
     def read(self, slots: Sequence[int]) -> tuple[Float[Tensor, "B W _"], ...]:
@@ -128,6 +130,7 @@ class KeptStates:
         """Forget the steps of which no newer part is left."""
         if not self._newer:
             self._sources.clear()
+            self._num_held = 0
 
     def _pop(self, slot: int, count: int) -> list[_Part]:
         """Remove and return the first states of a slot."""
@@ -153,21 +156,20 @@ class KeptStates:
 
     def _copy(self, slots: Sequence[int]) -> None:
         """Copy the newer states of these slots into one tensor for each layer."""
-        begins = [0, *accumulate(len(source[0]) for source in self._sources)]
-        rows: list[list[int]] = []
-        for slot in slots:
-            newer, own = self._newer.pop(slot), []
-            for source, first, count in zip(newer[::3], newer[1::3], newer[2::3], strict=True):
-                begin = begins[source] + first
-                own += range(begin, begin + count)
-            rows.append(own)
-        joined = tuple([torch.cat(layers) for layers in zip(*self._sources, strict=True)])
-        where = _upload(rows, joined[0])
-        layers = tuple([layer.index_select(0, where) for layer in joined])
+        begins = np.cumsum([0, *[len(source[0]) for source in self._sources]])
+        newer = [self._newer.pop(slot) for slot in slots]
+        parts = np.array([*chain(*newer)]).reshape(-1, _PART_SIZE)
+        sources, firsts, counts = parts.T
+        ends = counts.cumsum()  # of each part among the copied states
+        where = np.repeat(begins[sources] + firsts - (ends - counts), counts) + np.arange(ends[-1])
+        joined = [torch.cat(layers) for layers in zip(*self._sources, strict=True)]
+        index = upload(where, joined[0].device)
+        layers = tuple([layer.index_select(0, index) for layer in joined])
+        num_parts = np.cumsum([len(own) // _PART_SIZE for own in newer])
         first = 0
-        for slot, own in zip(slots, rows, strict=True):
-            self._older[slot].append(_Part(layers, first, len(own)))
-            first += len(own)
+        for slot, end in zip(slots, ends[num_parts - 1].tolist(), strict=True):
+            self._older[slot].append(_Part(layers, first, end - first))
+            first = end
 
 
 def _padded(rows: Sequence[Sequence[_Part]]) -> tuple[Float[Tensor, "B W _"], ...]:

@@ -35,8 +35,10 @@ def propose_for(
     propose: Callable[[Batch, Sequence[int]], Proposal],
 ) -> Proposal:
     """Return what `propose` drafts for the rows that may and can draft; the others stay empty."""
-    allowed = [row for row, number in enumerate(budget) if number > 0]
-    rows = [row for row in allowed if can_draft(batch.rows[row])]
+    rows: list[int] = []
+    if any(budget):
+        allowed = [row for row, number in enumerate(budget) if number > 0]
+        rows = [row for row in allowed if can_draft(batch.rows[row])]
     if not rows:
         return Proposal.empty(batch.roots)
     if len(rows) == len(batch):

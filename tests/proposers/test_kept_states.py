@@ -76,7 +76,7 @@ def test_what_waits_for_long_lets_go_of_other_rows() -> None:
             states.take(drafting, [3] * 7)
         states.add([0, *drafting], random_layers(generator, 8, 4), [1] + [3] * 7)
         assert states.count(0) == step
-        assert held(states) <= step + JOIN_EVERY * 8 * 4
+        assert held(states) <= step + JOIN_EVERY * 8
     states.drop(range(8))
     assert held(states) == 0
 
