@@ -26,6 +26,7 @@ from specresearch.models.loading import ZOO
 
 TABLE = Path(__file__).with_suffix(".py").with_name("bad_inputs.txt")
 SECONDS = 5.0  # of a command, imports excluded
+MEASURING = 120.0  # of a command that prepares a file, after which it is killed
 MAX_LENGTH = 600  # of an error in characters
 PLACE = "{files}"
 FILES = {
@@ -192,7 +193,7 @@ def _measure(folder: Path) -> None:
     loaded += f" sampling.max_new_tokens=4 hydra.run.dir={folder}/loaded"
     commands = {"run": recorded, "load": loaded, "certify": certificate}
     for command, typed in commands.items():
-        ended = run_forked(command, typed.split(), folder, folder)
+        ended = run_forked(command, typed.split(), folder, folder, MEASURING)
         assert ended.code == 0, ended.err
 
 

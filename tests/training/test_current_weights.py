@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from specresearch import CausalLM
 from specresearch.models import packed
+from specresearch.models.linear_kernels import ONEDNN, serves
 from specresearch.models.packed import has_packed_layers, pack_linear_layers
 from specresearch.proposers import DraftModel, Medusa
 from specresearch.training.distillation import Distillation
@@ -24,6 +25,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:the target is .* times the draft:UserWarning"),
     pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN"),
 ]
+NEEDS_BFLOAT16 = pytest.mark.skipif(
+    not serves(ONEDNN, torch.bfloat16), reason="oneDNN has no bfloat16 on this processor"
+)
 PROMPT = list(range(1, 9))
 
 
@@ -121,7 +125,9 @@ def test_decoding_uses_every_change_of_the_weights(name: str, change: str) -> No
         torch.testing.assert_close(logits, expected(model), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=NEEDS_BFLOAT16)]
+)
 @pytest.mark.parametrize("name", DECODING)
 def test_decoding_in_another_precision_uses_every_training_step(
     name: str, dtype: torch.dtype
