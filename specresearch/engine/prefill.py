@@ -155,5 +155,8 @@ class Prefill:
 
 
 def _joined(chunks: Sequence[Tensor], like: Tensor) -> Tensor:
-    """Return the states of a prompt [n, H], which may have had no chunk that needed a pass."""
+    """Return the states of a prompt [n, H], which may have had no chunk that needed a pass.
+
+    Those of a single chunk are not copied, so they hold the whole tensor of its pass.
+    """
     return chunks[0] if len(chunks) == 1 else torch.cat([like[:0], *chunks])
