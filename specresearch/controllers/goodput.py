@@ -27,12 +27,17 @@ from specresearch.controllers.tree_size import TreeSize
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftForecast, DraftKind, Proposal
 
-# Levels of the first steps; the first step of each depth is left out of the times. Trees have two
-# numbers of nodes, which tells what a node costs; so they take a step more.
-_START = (0, 0, 0, 3, 3)
-_START_OF_TREES, _NODES_OF_TREES = (*_START, 3), (0, 0, 0, 16, 16, 4)
-_UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
+# Levels and nodes of the first steps; the first step of each depth is left out of the times. Trees
+# have two numbers of nodes, which tells what a node costs; chains need no last step.
+_START = ((0, 0), (0, 0), (0, 0), (3, 16), (3, 16), (3, 4))
+# Where times were measured before the run, only what that does not tell: lazy prefill.
+_START_FORESEEN = ((0, 0), (3, 16))
 _START_FRACTION = 3  # one request in 3 drafts in these, since a lazy drafter has to prefill first
+# The weight of the run's acceptance if a request has to tell of levels that nobody tried, or who
+# would lose under `max_slowdown`; and otherwise, if levels were measured: drafts are accepted in
+# bursts, so few refusals say little of a request.
+_PRIOR_WEIGHT, _KNOWN_WEIGHT = 10.0, 40.0
+_UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
 _EARLY = 500.0  # steps whose share of trials may be spent at the start
 _DRAFTED = 32  # steps with drafts after which plain ones are tried
 _DOUBT = 1.15  # of gains below which this is done
@@ -74,7 +79,8 @@ class Goodput(TracedController):
         margin: Gain in throughput below which no drafts are made.
         explore: Share of the time that may be lost by such trials, at the start more.
         prior_weight: Drafts of its own after which a request's acceptance counts as much as the
-            run's mean.
+            run's mean; None: 10, or 40 if acceptance was measured before the run and
+            `max_slowdown` is not set.
         memory: Steps after which a measured time or acceptance counts 1/e.
     """
 
@@ -84,7 +90,7 @@ class Goodput(TracedController):
         max_slowdown: float | None = None,
         margin: float = 0.02,
         explore: float = 0.005,
-        prior_weight: float = 10.0,
+        prior_weight: float | None = None,
         memory: float = 50.0,
         trace_every: int = 100,
     ) -> None:
@@ -96,7 +102,7 @@ class Goodput(TracedController):
         tries = "a share of the time in [0, 1); 0 tries nothing after the first steps"
         check("explore", explore, 0 <= explore < 1, tries)
         trusts = "above 0; 1 trusts a request's own drafts"
-        check("prior_weight", prior_weight, prior_weight > 0, trusts)
+        check("prior_weight", prior_weight, prior_weight is None or prior_weight > 0, trusts)
         check("memory", memory, memory > 1, "above 1 step")
         super().__init__(trace_every)
         self.max_draft_tokens, self.max_slowdown = max_draft_tokens, max_slowdown
@@ -117,10 +123,11 @@ class Goodput(TracedController):
 
     def reset(self) -> None:
         super().reset()
+        is_known = self._forecast is not None and self.max_slowdown is None
         self._evidence = Evidence(
             self._max_depth,
             self.memory,
-            self.prior_weight,
+            self.prior_weight or (_KNOWN_WEIGHT if is_known else _PRIOR_WEIGHT),
             counts_unmade=self.max_slowdown is not None,
             forecast=self._forecast,
         )
@@ -131,7 +138,9 @@ class Goodput(TracedController):
         self._calibration = ScoreCalibration(self._max_depth, self.memory)
         self._size = TreeSize(self.memory)
         self._exploration = TimeAccount(self.explore, _EARLY)
-        self._first = _START_OF_TREES if self._kind.trees else _START
+        self._first = _START if self._kind.trees else _START[:-1]
+        if self._forecast is not None and self._forecast.draft_seconds:
+            self._first = _START_FORESEEN
         self._schedule = DecisionSchedule(len(self._first))
         self._decided_for: list[RequestEvidence] = []
         self._depths: list[int] = []  # decided
@@ -148,7 +157,7 @@ class Goodput(TracedController):
         requests = self._evidence.requests.select(batch.rows)
         self._has_own_number = [row.request.num_draft_tokens is not None for row in batch.rows]
         if self._is_start:
-            self._asked = self._start(self._first[self._schedule.step], batch)
+            self._asked = self._start(self._first[self._schedule.step][0], batch)
         else:
             has_changed = self._decided_for is not requests
             is_bound = has_changed and self.max_slowdown is not None and any(self._depths)
@@ -163,7 +172,7 @@ class Goodput(TracedController):
         if not (self._kind.trees and any(self._asked)):
             return [*self._asked]
         if self._is_start:
-            nodes = _NODES_OF_TREES[self._schedule.step]
+            nodes = self._first[self._schedule.step][1]
         else:
             is_new = self._schedule.has_just_decided
             nodes = self._size.num_nodes(len(batch), max(self._asked), is_new=is_new)
@@ -239,22 +248,22 @@ class Goodput(TracedController):
         If nothing else drafts, their drafts take a decision.
         """
         decided = dict(zip(map(id, self._decided_for), self._depths, strict=True))
-        is_new, given = [], self._given(batch)
-        for b, (request, has_own) in enumerate(zip(requests, self._has_own_number, strict=True)):
-            is_new.append(not has_own and id(request) not in decided)
-            if not has_own:
-                given[b] = decided.get(id(request), 0)
-        self._depths = given
-        if self._schedule.is_trial or not any(is_new):
+        self._depths = [decided.get(id(request), 0) for request in requests]
+        if any(self._has_own_number):
+            own = zip(self._has_own_number, self._given(batch), self._depths, strict=True)
+            self._depths = [given if has_own else depth for has_own, given, depth in own]
+        new = [b for b, request in enumerate(requests) if id(request) not in decided]
+        new = [b for b in new if not self._has_own_number[b]]
+        if self._schedule.is_trial or not new:
             return
-        newcomer, drafts = self._newcomer(max(given)), self._schedule.is_drafting
+        newcomer, drafts = self._newcomer(max(self._depths)), self._schedule.is_drafting
         price = self._price * self._prefill.seconds_each
         least = 0.0 if drafts else self.margin * len(batch)
         pays = False
-        for b, row in enumerate(batch.rows):
-            prefill = price * len(row.tokens) / (batch.room[b] + 1)
-            if is_new[b] and newcomer.value > prefill * (1 + newcomer.gained) + least:
-                given[b], pays = newcomer.depth, True
+        for b in new:
+            prefill = price * len(batch.rows[b].tokens) / (batch.room[b] + 1)
+            if newcomer.value > prefill * (1 + newcomer.gained) + least:
+                self._depths[b], pays = newcomer.depth, True
         if pays and not drafts:
             self._decide(batch)
 

@@ -27,10 +27,11 @@ class PerRequest(Generic[State]):
 
     def select(self, rows: Sequence[RequestState]) -> list[State]:
         """Return the states of the rows of the next step."""
-        before = (row() for row in self._selected_rows)
-        is_same = len(self._selected_rows) == len(rows) and all(map(is_, before, rows))
+        before = [row() for row in self._selected_rows]
+        is_same = len(before) == len(rows) and all(map(is_, before, rows))
         if not is_same:
-            self.selected = [self._state(row) for row in rows]
+            known = dict(zip(map(id, before), self.selected, strict=True))
+            self.selected = [known.get(id(row)) or self._state(row) for row in rows]
             self._selected_rows = [ref(row) for row in rows]
         return self.selected
 

@@ -125,8 +125,9 @@ class GoodputSchema(Settings):
     explore: float = key(
         "share of the time that may be lost by trying drafts where none are made", 0.005, ge=0, lt=1
     )
-    prior_weight: float = key(
-        "number of its own drafts at which a request's acceptance weighs as much as the run's mean",
+    prior_weight: float | None = key(
+        "number of its own drafts at which a request's acceptance weighs as much as the run's "
+        "mean; null: 10, or 40 if auto has measured the drafter and max_slowdown is not set",
         10.0,
         gt=0,
     )

@@ -14,7 +14,7 @@ from specresearch.batch import Batch
 from specresearch.controllers import Controller, Fixed, Goodput
 from specresearch.metrics import StepRecord
 from specresearch.metrics.times import StepTimes
-from specresearch.proposal import DraftKind
+from specresearch.proposal import DraftForecast, DraftKind
 
 MACHINES = {
     "default": (Machine(), [0.8] * 4),
@@ -260,6 +260,48 @@ def test_starts_by_measuring_plain_steps_and_drafts_of_a_few_requests() -> None:
     steps = Simulation(Goodput(), [0.5] * 9).run(5)
     assert [sorted(step) for step in steps] == [[0] * 9] * 3 + [[0] * 6 + [3] * 3] * 2
     assert steps[3] == steps[4]
+
+
+def forecast_of(machine: Machine, acceptance: float, num_rows: int) -> DraftForecast:
+    """What `auto` would measure."""
+    depths, nums = (0, 1, 4), (0, num_rows, 4 * num_rows)
+    return DraftForecast(
+        survival=tuple((acceptance ** np.arange(1, 5)).tolist()),
+        nodes=(1.0,) * 4,
+        drafted=1.0,
+        num_rows=num_rows,
+        draft_seconds=tuple((n, machine.times(num_rows, n, 0).propose) for n in depths),
+        rest_seconds=tuple((n, machine.times(num_rows, 0, n).total) for n in nums),
+    )
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_what_was_measured_before_the_run_leaves_two_first_steps(pays: bool) -> None:
+    """The one with drafts tells what lazy prefill takes, which only a few rows pay for."""
+    machine, acceptance = MACHINES["default" if pays else "slow_draft"][0], 0.8 if pays else 0.5
+    controller = Goodput(explore=0.0)
+    controller.foresee(forecast_of(machine, acceptance, 9))
+    steps = Simulation(controller, [acceptance] * 9, machine).run(4)
+    assert [sorted(step) for step in steps[:2]] == [[0] * 9, [0] * 6 + [3] * 3]
+    assert all(min(step) > 0 if pays else max(step) == 0 for step in steps[2:])
+
+
+def test_few_refusals_say_little_of_a_request_if_acceptance_was_measured() -> None:
+    """Unless a bound on the slowdown makes it urgent."""
+
+    def num_drafting(**settings: Any) -> int:
+        controller = Goodput(explore=0.0, **settings)
+        controller.foresee(forecast_of(Machine(), 0.6, 1))
+        simulation = Simulation(controller, [0.6])
+        simulation.run(100)
+        simulation.acceptance = [0.0]
+        simulation.replace_rows()
+        return sum(max(step) > 0 for step in simulation.run(60))
+
+    at_once = num_drafting(prior_weight=10.0)
+    assert num_drafting() > 1.5 * at_once > 0
+    bound = num_drafting(max_slowdown=1.05)
+    assert bound == num_drafting(max_slowdown=1.05, prior_weight=10.0)
 
 
 def test_drafts_grow_as_long_as_that_pays() -> None:
