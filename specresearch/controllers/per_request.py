@@ -30,6 +30,7 @@ class PerRequest(Generic[State]):
         before = [row() for row in self._selected_rows]
         is_same = len(before) == len(rows) and all(map(is_, before, rows))
         if not is_same:
+            # Most rows stay, and a weak dictionary is slow to ask.
             known = dict(zip(map(id, before), self.selected, strict=True))
             self.selected = [known.get(id(row)) or self._state(row) for row in rows]
             self._selected_rows = [ref(row) for row in rows]
