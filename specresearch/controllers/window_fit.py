@@ -7,7 +7,7 @@ import numpy as np
 
 _WINDOW = 16  # steps of each kind that count: enough for an absurd one to be outvoted
 _ROUNDS = 3  # of reweighting, which turns least squares into least absolute deviations
-_RIDGE = 1e-3  # of all information: what did not vary keeps its weight
+_RIDGE = 1.2e-3  # of all information: what did not vary keeps its weight
 
 
 class WindowFit:
@@ -61,11 +61,10 @@ class WindowFit:
         x, y = table[num_weights:, :-1], table[num_weights:, -1]
         trust = np.exp((steps - self._step) / self._memory)
         floor = 1e-3 * float(np.abs(y).max()) + 1e-12
-        sizes = (x * x).sum(axis=1) * (_RIDGE / num_weights)
         worth = np.empty(len(table))
         for _ in range(_ROUNDS):
             worth[num_weights:] = trust / np.maximum(np.abs(y - x @ weights), floor)
-            worth[:num_weights] = worth[num_weights:] @ sizes + 1e-15
+            worth[:num_weights] = _RIDGE * worth[num_weights:].sum() + 1e-15
             weighted = np.sqrt(worth)[:, None] * table
             weights = self._nnls(weighted[:, :-1], weighted[:, -1])[0]
         self.weights = weights.tolist()

@@ -33,6 +33,17 @@ def test_weights_are_never_negative() -> None:
     assert min(fit.weights) >= 0
 
 
+def test_large_steps_do_not_hold_the_weights_of_small_ones() -> None:
+    """One plain step among trees of hundreds of nodes, as a forecast may tell them."""
+    fit, true = WindowFit(3, 50.0), [30.0, 4.0, 0.5]
+    for num_nodes in (0, 40, 150, 160, 545, 600, 640):
+        x = [1.0, float(num_nodes > 0), num_nodes / 16]
+        fit.observe("foreseen", x, float(np.dot(true, x)))
+    fit.solve()
+    assert fit.predict([1.0, 0.0, 0.0]) == pytest.approx(30.0, rel=0.1)
+    assert fit.predict([1.0, 1.0, 0.5]) == pytest.approx(34.25, rel=0.05)
+
+
 def test_follows_a_change() -> None:
     fit, rng = WindowFit(3, 20.0), np.random.default_rng(0)
     observe(fit, rng, 60)
