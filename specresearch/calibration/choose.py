@@ -54,7 +54,7 @@ def choose(calibration: Calibration, scope: Scope) -> ShapeChoice:
         acceptance_length=best.acceptance_length,
         predicted_speedup=speedup,
         measured=calibration.describe(),
-        forecast=first.forecast(likely),
+        forecast=first.forecast(best, second),
     )
 
 

@@ -14,7 +14,8 @@ from specresearch.proposers.draft_shape import DraftKindName, DraftShape
 from specresearch.proposers.sequoia import likeliest_paths
 
 PLAIN = DraftShape(0)
-MOST_SIZES = 8  # whose times a forecast tells
+MOST_SIZES = 8  # whose times a forecast tells,
+FAR_LARGER = 4  # up to so many times that of the fastest shape
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,14 @@ class ShapeMeasurement:
             for shape, acceptance in self._options(table):
                 yield self._prediction(shape, acceptance)
 
-    def forecast(self, best: Prediction) -> DraftForecast:
-        """Return what drafts of the kind of the fastest shape are expected to yield and to take."""
+    def forecast(
+        self, best: Prediction, confirmation: "ShapeMeasurement | None" = None
+    ) -> DraftForecast:
+        """Return what drafts of the kind of the fastest shape are expected to yield and to take.
+
+        Args:
+            confirmation: Of that shape, whose times of steps in rows are nearer to those of a run.
+        """
         table, kind = self.tables[best.shape.kind], best.shape.kind
         drafted = 1.0
         if best.shape.paths is not None:
@@ -116,14 +123,21 @@ class ShapeMeasurement:
             nodes = drafted * np.diff([0, *(shape.num_draft_tokens for shape in sizes)])
         plain = self.times.rest[PLAIN.kind].samples
         num_rows = max(plain, key=lambda size: len(plain[size]))
-        rest = self.times.rest[kind].at_some(MOST_SIZES, num_rows)
+        levels, rest = self._levels[kind], self.times.rest[kind]
+        if confirmation is not None:
+            levels = levels.replaced(confirmation._levels[kind])
+            rest = rest.replaced(confirmation.times.rest[kind])
+        enough = FAR_LARGER * num_rows * (1 + best.shape.num_draft_tokens)
         return DraftForecast(
             tuple(np.minimum.accumulate(gained.clip(0.0, 1.0)).tolist()),
             tuple(nodes.clip(min=0.0).tolist()),
             drafted,
             num_rows,
-            self._levels[kind].at_some(MOST_SIZES),
-            tuple((size - num_rows, seconds) for size, seconds in rest),
+            levels.at_some(MOST_SIZES),
+            tuple(
+                (size - num_rows, seconds)
+                for size, seconds in rest.at_some(MOST_SIZES, num_rows, enough)
+            ),
         )
 
     def _best_sizes(self, table: AcceptanceTable) -> list[DraftShape]:

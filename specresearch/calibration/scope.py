@@ -20,12 +20,14 @@ class Scope:
         is_num_auto: Smaller shapes may be chosen; by the controller if it is steered, so that a
             kind is judged by the best of its sizes.
         is_steered: The controller chooses the number of drafts, so that only the kind is chosen.
+        is_forecast: The controller begins with what is measured, even of the one kind there is.
         may_be_plain: No drafts may be chosen.
     """
 
     shapes: tuple[DraftShape, ...]
     is_num_auto: bool
     is_steered: bool
+    is_forecast: bool
     may_be_plain: bool
 
     @staticmethod
@@ -60,6 +62,7 @@ class Scope:
             shapes=tuple(judged) or shapes,
             is_num_auto=is_num_auto or is_steered,
             is_steered=is_steered,
+            is_forecast=controller.takes_forecasts,
             may_be_plain=may_be_plain,
         )
 
@@ -70,12 +73,12 @@ class Scope:
 
     @property
     def only(self) -> DraftShape | None:
-        """Return the one shape that is possible, if there is only one."""
+        """Return the one shape that is possible, if there is one and that is enough."""
         shape, *others = self.shapes
-        if others:
+        if others or self.may_be_plain or self.is_forecast:
             return None
         is_size_given = self.is_steered or not (self.is_num_auto or shape.depth)
-        return shape if is_size_given and not self.may_be_plain else None
+        return shape if is_size_given else None
 
 
 def _with_number(shapes: Sequence[DraftShape], number: int) -> tuple[DraftShape, ...]:

@@ -19,6 +19,10 @@ class Medians:
     def add(self, size: int, seconds: float) -> None:
         self.samples[size].append(seconds)
 
+    def replaced(self, better: "Medians") -> "Medians":
+        """Return these medians, but for sizes that were measured better."""
+        return Medians(defaultdict(list, self.samples | better.samples))
+
     def at(self, sizes: Sequence[int] | Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """Return the seconds at these sizes.
 
@@ -32,9 +36,18 @@ class Medians:
         rising = isotonic_regression(medians, weights=numbers).x
         return np.asarray(np.interp(sizes, measured, rising))
 
-    def at_some(self, most: int, least_size: int = 0) -> tuple[tuple[int, float], ...]:
-        """Return some of the sizes that were measured, evenly chosen, with their seconds."""
+    def at_some(
+        self, most: int, least_size: int = 0, enough: int | None = None
+    ) -> tuple[tuple[int, float], ...]:
+        """Return some of the sizes that were measured, evenly chosen, with their seconds.
+
+        Args:
+            enough: What lies beyond the first size that is no smaller is left out: a line through
+                far larger sizes says little of small ones. None leaves nothing out.
+        """
         measured = np.array(sorted(size for size in self.samples if size >= least_size))
+        if enough is not None:
+            measured = measured[: np.searchsorted(measured, enough) + 1]
         chosen = measured[np.linspace(0, len(measured) - 1, min(most, len(measured))).astype(int)]
         return tuple(zip(chosen.tolist(), self.at(chosen.tolist()).tolist(), strict=True))
 

@@ -19,10 +19,12 @@ class Controller(ABC):
         per_request: True if what a request may draft depends on that request's own steps alone.
             The engine relies on it for what a seed promises.
         needs_scores: True if it cannot do without the scores of drafts.
+        takes_forecasts: True if it begins with what was measured before the run.
     """
 
     per_request: bool = False
     needs_scores: bool = False
+    takes_forecasts: bool = False
 
     def bind(self, kind: DraftKind, num_draft_tokens: int) -> None:
         """Prepare for a proposer. The engine calls this once, unless nothing drafts.
@@ -36,7 +38,7 @@ class Controller(ABC):
         """
 
     def foresee(self, forecast: DraftForecast) -> None:
-        """Take note, after `bind`, of what was measured before the run.
+        """Take note, after `bind`, of what was measured before the run, if it `takes_forecasts`.
 
         It counts for little beside the run's own steps, and holds after a reset, too.
         """

@@ -44,10 +44,15 @@ class DecisionSchedule:
         """The steps for which a decision to draft would hold."""
         return min(2 * self._num_held, MOST_DRAFTING)
 
+    @property
+    def is_paid(self) -> bool:
+        """Whether decisions have taken less of the time than they may."""
+        return self._account.allowance > 0
+
     def is_due(self) -> bool:
         """Return whether the last decision has held for long enough; a trial ends in any case."""
         has_waited = self.step >= self._decided_at + _MOST_IDLE
-        is_paid = self._account.allowance > 0
+        is_paid = self.is_paid
         is_paid |= has_waited and self._account.spent_share <= _TOO_MUCH
         return self.step >= self._next and (self.is_trial or is_paid)
 

@@ -18,6 +18,7 @@ from specresearch.controllers.draft_plan import DraftPlan, LoneDraft, Prospects,
 from specresearch.controllers.draft_trial import DraftTrial
 from specresearch.controllers.evidence import AskedStep, Evidence, RequestEvidence
 from specresearch.controllers.prefill_cost import PrefillCost
+from specresearch.controllers.rehearsal import LEVELS, Rehearsals
 from specresearch.controllers.score_calibration import ScoreCalibration
 from specresearch.controllers.scored_tree import ScoredTree
 from specresearch.controllers.step_time import StepTime
@@ -41,6 +42,7 @@ _UNBOUND_DEPTH = 10  # levels to consider before a proposer is known
 _EARLY = 500.0  # steps whose share of trials may be spent at the start
 _DRAFTED = 32  # steps with drafts after which plain ones are tried
 _DOUBT = 1.15  # of gains below which this is done
+_OVERRUN = 2.0  # planned steps by which drafts may be late before they are reconsidered
 
 
 class Goodput(TracedController):
@@ -60,6 +62,9 @@ class Goodput(TracedController):
     much of the time. Requests that come meanwhile draft as deep as pays for one of which nothing is
     known yet; they cause a new decision only if `max_slowdown` is set, or if nothing else drafts.
 
+    Lookups and other point masses are also drafted in some plain steps and not verified: the tokens
+    that follow show whether drafts would be accepted by now.
+
     Drafts are made only if they promise to be faster than plain steps by `margin`, the lazy prefill
     of every request included. A share of the time, `explore`, goes into trying drafts where none
     are made.
@@ -77,12 +82,15 @@ class Goodput(TracedController):
             the same batch, as predicted. It has priority over throughput. None maximizes
             throughput alone: requests with rejected drafts pay for the others.
         margin: Gain in throughput below which no drafts are made.
-        explore: Share of the time that may be lost by such trials, at the start more.
+        explore: Share of the time that may be lost by such trials, at the start more where nothing
+            was measured before the run; and half as much by drafts that are not verified.
         prior_weight: Drafts of its own after which a request's acceptance counts as much as the
             run's mean; None: 10, or 40 if acceptance was measured before the run and
             `max_slowdown` is not set.
         memory: Steps after which a measured time or acceptance counts 1/e.
     """
+
+    takes_forecasts = True
 
     def __init__(
         self,
@@ -137,31 +145,34 @@ class Goodput(TracedController):
         self._prefill = PrefillCost()
         self._calibration = ScoreCalibration(self._max_depth, self.memory)
         self._size = TreeSize(self.memory)
-        self._exploration = TimeAccount(self.explore, _EARLY)
-        self._first = _START if self._kind.trees else _START[:-1]
+        self._first, early = _START if self._kind.trees else _START[:-1], _EARLY
         if self._forecast is not None and self._forecast.draft_seconds:
-            self._first = _START_FORESEEN
+            self._first, early = _START_FORESEEN, 0.0
+        self._exploration = TimeAccount(self.explore, early)
         self._schedule = DecisionSchedule(len(self._first))
         self._decided_for: list[RequestEvidence] = []
         self._depths: list[int] = []  # decided
         self._asked: list[int] = []  # in this step
         self._has_own_number: list[bool] = []  # by row; their drafts are left as they are
-        self._price = self._step_seconds = self._trial_lost = 0.0
+        self._price = self._step_seconds = self._trial_lost = self._overrun = 0.0
         self._plain_at = 0  # the last decision or trial without drafts
         self._newcomers: dict[int, LoneDraft] = {}  # by the depth of the others
         self._costs = self._step_time.costs()
         self._tree: tuple[ScoredTree, np.ndarray] | None = None
         self._unlearned: list[AskedStep] = []
+        self._rehearsals, self._rehearsed = Rehearsals(self.explore / 2), list[AskedStep]()
 
     def budget(self, batch: Batch) -> list[int | None]:
         requests = self._evidence.requests.select(batch.rows)
         self._has_own_number = [row.request.num_draft_tokens is not None for row in batch.rows]
+        self._rehearsals.is_now = False
         if self._is_start:
             self._asked = self._start(self._first[self._schedule.step][0], batch)
         else:
             has_changed = self._decided_for is not requests
             is_bound = has_changed and self.max_slowdown is not None and any(self._depths)
-            if self._schedule.is_due() or is_bound:
+            is_late = self._overrun > _OVERRUN * self._step_seconds
+            if self._schedule.is_due() or is_bound or is_late or self._has_rehearsed_well():
                 self._decide(batch)
             elif has_changed:
                 self._welcome(batch, requests)
@@ -169,6 +180,8 @@ class Goodput(TracedController):
             self._asked = self._depths
             if any(self._depths):
                 self._asked = list(map(min, self._depths, batch.room))
+            elif self._may_rehearse(batch):
+                self._asked = [min(LEVELS, self._max_depth, room) for room in batch.room]
         if not (self._kind.trees and any(self._asked)):
             return [*self._asked]
         if self._is_start:
@@ -177,6 +190,26 @@ class Goodput(TracedController):
             is_new = self._schedule.has_just_decided
             nodes = self._size.num_nodes(len(batch), max(self._asked), is_new=is_new)
         return [min(nodes, self._max_nodes) if depth else 0 for depth in self._asked]
+
+    def _may_rehearse(self, batch: Batch) -> bool:
+        """Return whether drafts are to be made that are not verified."""
+        is_bound = self.max_slowdown is not None
+        if is_bound or self._schedule.is_trial or self._prefill.seconds_each:
+            return False
+        depth = min(LEVELS, self._max_depth)
+        return self._rehearsals.begin(batch, self._step_time.drafting(len(batch), depth))
+
+    def _has_rehearsed_well(self) -> bool:
+        """Return whether drafts that were not verified would have been worth it."""
+        step = self._rehearsals.judged()
+        if step is None:
+            return False
+        self._rehearsed.append(step)
+        if not self._schedule.is_paid:
+            return False
+        record = self._as_chosen(step).record
+        seconds = self._costs.of(record.draft_depth, sum(record.num_draft_tokens))
+        return sum(record.num_accepted_tokens) > self._price * seconds
 
     def max_depth(self, batch: Batch) -> int | None:
         return max(self._asked) if self._kind.trees else None
@@ -187,6 +220,8 @@ class Goodput(TracedController):
 
     def trim(self, proposal: Proposal) -> Proposal:
         self._tree = None
+        if self._rehearsals.takes(proposal):
+            return self._rehearsals.trim(proposal)
         is_scored = proposal.scores is not None and proposal.draft_probs is None
         if not (is_scored and self._size.chooses):
             return proposal
@@ -197,6 +232,8 @@ class Goodput(TracedController):
         tree = ScoredTree.of(proposal)
         keep = self._is_worth_it(tree)
         keep |= np.repeat(self._has_own_number, tree.widths)
+        if self._schedule.is_trial:
+            keep |= tree.likeliest()
         keep &= tree.is_valid
         self._tree = tree, keep
         return tree.kept(keep, proposal)
@@ -212,10 +249,15 @@ class Goodput(TracedController):
         asked = self._asked
         if any(asked):
             asked = [min(pair) if pair[1] else 0 for pair in zip(asked, granted, strict=True)]
-        self._unlearned.append(AskedStep(record, requests, asked, self._tree))
+        step = AskedStep(record, requests, asked, self._tree)
+        self._rehearsals.observe(step)
+        if not self._rehearsals.is_now:
+            self._unlearned.append(step)
         seconds, lost = record.times.total + record.times.lazy_prefill, 0.0
         if self._schedule.is_trial:
             lost = seconds - sum(record.num_new_tokens) / self._price
+        elif self._schedule.is_drafting:
+            self._overrun += record.times.total - self._step_seconds
         self._trial_lost += lost
         self._exploration.observe(seconds, lost)
         self._schedule.observe(record)
@@ -300,25 +342,24 @@ class Goodput(TracedController):
                 measured_seconds=record.times.total,
             )
         self._step_time.solve()
-        self._calibration.observe(steps)
+        rehearsed, self._rehearsed = self._rehearsed, []
+        self._calibration.observe([*rehearsed, *steps])
         if not self._schedule.has_begun:
-            steps = self._as_chosen(steps)
-        self._evidence.observe(steps)
+            record, self._costs = steps[-1].record, self._step_time.costs()
+            num_rows = len(record.request_ids)
+            self._price = num_rows / self._step_time.plain(num_rows, sum(record.context))
+            steps = [*map(self._as_chosen, steps)]
+        self._evidence.observe([*map(self._as_chosen, rehearsed), *steps])
         self._size.observe(steps)
 
-    def _as_chosen(self, steps: list[AskedStep]) -> list[AskedStep]:
-        """Return the first steps as if they had verified no more than is worth its time.
+    def _as_chosen(self, step: AskedStep) -> AskedStep:
+        """Return a step whose tree was judged whole as if it had verified what is worth its time.
 
-        Their trees were verified whole. So they accepted more than those that follow will, and of
-        nodes that will not be chosen again.
+        It accepted more than those that follow will, and of nodes that will not be chosen again.
         """
-        record, self._costs = steps[-1].record, self._step_time.costs()
-        num_rows = len(record.request_ids)
-        self._price = num_rows / self._step_time.plain(num_rows, sum(record.context))
-        return [
-            step if step.chosen is None else step.with_fewer(self._is_worth_it(step.chosen[0]))
-            for step in steps
-        ]
+        if step.chosen is None:
+            return step
+        return step.with_fewer(self._is_worth_it(step.chosen[0]))
 
     def _decide(self, batch: Batch) -> None:
         """Choose depths, and keep them for several steps if they confirm the last ones."""
@@ -344,7 +385,7 @@ class Goodput(TracedController):
         else:
             self._schedule.decide(drafts=drafts, is_new=self._trial_lost < 0)
             self._trial_lost = 0.0
-        self._depths, self._newcomers = chosen.depths.tolist(), {}
+        self._depths, self._newcomers, self._overrun = chosen.depths.tolist(), {}, 0.0
         if self._kind.trees:
             self._size.widen(prospects.nodes[: max(self._depths)].max(initial=1.0))
 
@@ -365,6 +406,9 @@ class Goodput(TracedController):
             is_due = self._schedule.step >= self._plain_at + _DRAFTED
             is_due &= best.rate < _DOUBT * plain.rate
             return trial if is_due and trial.lost <= allowance else None
+        if self._kind.trees and self._kind.scored:
+            # At least the likeliest node of each level is verified, see `trim`.
+            prospects = replace(prospects, nodes=np.maximum(prospects.nodes, 1.0))
         # Who falls behind is not known before it is tried: not far behind, at least.
         deepest = self._max_depth if self.max_slowdown is None else 1
         trial = DraftTrial.of(prospects, room, allowance, MOST_DRAFTING, deepest)

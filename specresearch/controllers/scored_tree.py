@@ -82,6 +82,14 @@ class ScoredTree:
             on_path[child[place == rank[rows]]] = True
         return on_path
 
+    def likeliest(self) -> Bool[np.ndarray, " BN"]:
+        """Return the roots, and below each the nodes that its drafter would have drawn first."""
+        best = np.zeros(len(self.scores))
+        is_draft = self.is_valid & (self.depth > 0)
+        np.maximum.at(best, self.parents[is_draft], self.scores[is_draft])
+        is_first = is_draft & (self.scores >= best[self.parents])
+        return along_paths(np.logical_and, is_first | (self.depth == 0), self.above)
+
     def kept(self, keep: Bool[np.ndarray, " BN"], proposal: Proposal) -> Proposal:
         """Return the proposal with these nodes alone; the parent of a node that is kept is, too."""
         if (keep == self.is_valid).all():

@@ -156,6 +156,25 @@ def test_the_likeliest_paths_of_counted_ranks() -> None:
     assert paths[2][1] == pytest.approx(0.36, abs=0.03)
 
 
+def test_sizes_far_beyond_what_is_enough_are_left_out() -> None:
+    medians = Medians()
+    for size in (1, 3, 6, 25, 80):
+        medians.add(size, float(size))
+    assert [size for size, _ in medians.at_some(8)] == [1, 3, 6, 25, 80]
+    assert [size for size, _ in medians.at_some(8, 2, enough=6)] == [3, 6]
+    assert [size for size, _ in medians.at_some(8, enough=7)] == [1, 3, 6, 25]
+    assert [size for size, _ in medians.at_some(2, enough=7)] == [1, 25]
+
+
+def test_sizes_that_were_measured_better_are_replaced() -> None:
+    first, better = Medians(), Medians()
+    for size, seconds in ((1, 1.0), (2, 2.0), (3, 3.0)):
+        first.add(size, seconds)
+    better.add(2, 1.5)
+    assert first.replaced(better).at([1, 2, 3]) == pytest.approx([1.0, 1.5, 3.0])
+    assert first.at([2]) == pytest.approx([2.0])
+
+
 def test_a_time_from_few_samples_is_outvoted_by_those_of_larger_sizes() -> None:
     medians = Medians()
     for size, seconds, number in ((1, 1.0, 20), (2, 5.0, 2), (3, 1.2, 20), (9, 2.0, 20)):

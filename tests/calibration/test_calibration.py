@@ -9,7 +9,7 @@ from specresearch.calibration import leave_to_controller, settle_shape
 from specresearch.calibration.calibrate import LEAST_STEPS, LEAST_STEPS_OF_LOOKUPS
 from specresearch.calibration.choose import choose
 from specresearch.calibration.scope import Scope
-from specresearch.controllers import Confidence, Fixed, Goodput
+from specresearch.controllers import Confidence, Fixed, Goodput, Heuristic
 from specresearch.proposers import Cascade, DraftModel, NGram
 from specresearch.shape_store import ShapeChoice
 
@@ -51,6 +51,10 @@ def test_chooses_nearly_the_best_length(machine: Machine, acceptance: float) -> 
     for levels, seconds in choice.forecast.draft_seconds:
         assert seconds == pytest.approx(machine.draft * levels)
     assert {levels for levels, _ in choice.forecast.draft_seconds} >= {0, 1, 10}
+    sizes = [num_drafts for num_drafts, _ in choice.forecast.rest_seconds]
+    assert sizes[0] == 0
+    assert choice.best.num_draft_tokens in sizes
+    assert sizes[-1] >= min(4 * choice.best.num_draft_tokens, 10)
     for num_drafts, seconds in choice.forecast.rest_seconds:
         assert seconds == pytest.approx(machine.base + machine.node * (1 + num_drafts))
 
@@ -160,9 +164,22 @@ def test_one_by_one_requests_whose_drafts_lose_are_not_left_to_a_controller() ->
 
 def test_drafts_that_lose_are_left_to_a_controller_that_may_meet_another_load() -> None:
     batched, shared = calibration_of(SLOW, 0.1, batch_size=2), calibration_of(SLOW, 0.1)
-    assert settle_shape(batched, Goodput(), "prompts") is None
-    assert settle_shape(shared, Goodput(), "prompts", is_shared=True) is None
-    assert batched.proposer.num_draft_tokens == shared.proposer.num_draft_tokens == 10
+    choices = [
+        settle_shape(batched, Goodput(), "prompts"),
+        settle_shape(shared, Goodput(), "prompts", is_shared=True),
+    ]
+    for choice, proposer in zip(choices, (batched.proposer, shared.proposer), strict=True):
+        assert choice is not None
+        assert choice.predicted_speedup < 1
+        assert choice.shape.num_draft_tokens == proposer.num_draft_tokens == 10
+        assert proposer.forecast == choice.forecast is not None
+
+
+def test_nothing_is_measured_of_one_kind_for_a_controller_that_takes_no_forecast() -> None:
+    calibration = calibration_of(SLOW, 0.1, batch_size=2)
+    assert settle_shape(calibration, Heuristic(), "prompts") is None
+    assert calibration.proposer.num_draft_tokens == 10
+    assert calibration.proposer.forecast is None
 
 
 def test_a_controller_that_cannot_steer_such_drafts_is_not_left_without_any() -> None:

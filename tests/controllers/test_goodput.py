@@ -93,6 +93,29 @@ def test_comes_back_when_acceptance_rises_and_stops_when_it_falls() -> None:
     assert np.median([max(step) for step in simulation.run(250)[150:]]) == 0
 
 
+class Counting(Goodput):
+    """Counts its decisions."""
+
+    num_decisions = 0
+
+    def _decide(self, batch: Batch) -> None:
+        self.num_decisions += 1
+        super()._decide(batch)
+
+
+def test_drafts_that_take_far_longer_than_planned_are_reconsidered_at_once() -> None:
+    """Even where decisions have taken so much of the time that the next one has to wait."""
+    controller = Counting()
+    simulation = Simulation(controller, [0.8] * 4, Machine(), control=5e-3)
+    assert all(map(any, simulation.run(200)[100:]))
+    num = controller.num_decisions
+    simulation.run(20)
+    assert controller.num_decisions == num
+    simulation.machine = Machine(verify_token=10e-3)
+    simulation.run(4)
+    assert controller.num_decisions > num
+
+
 @pytest.mark.parametrize(
     "slower", [Machine(verify_token=10e-3), Machine(draft=20e-3)], ids=["verify", "draft"]
 )
