@@ -19,7 +19,7 @@ class Controller(ABC):
         per_request: True if what a request may draft depends on that request's own steps alone.
             The engine relies on it for what a seed promises.
         needs_scores: True if it cannot do without the scores of drafts.
-        takes_forecasts: True if it begins with what was measured before the run.
+        takes_forecasts: True if `auto` is to measure for it, though it chooses the number itself.
     """
 
     per_request: bool = False
@@ -38,7 +38,7 @@ class Controller(ABC):
         """
 
     def foresee(self, forecast: DraftForecast) -> None:
-        """Take note, after `bind`, of what was measured before the run, if it `takes_forecasts`.
+        """Take note, after `bind`, of what was measured before the run, if anything was.
 
         It counts for little beside the run's own steps, and holds after a reset, too.
         """

@@ -18,13 +18,14 @@ LEVELS = 3  # of a rehearsal, which is judged after as many steps
 
 @dataclass(frozen=True)
 class _Drafts:
-    """What one step drafted in vain, on the host.
+    """What a plain step drafted, on the host.
 
     Attributes:
-        known: Tokens of each row at that time, the root included.
-        token_ids: Of each row's valid nodes, root included.
-        parents: Of the same.
-        tree: None without scores.
+        rows: Whose outputs will show which drafts were right.
+        known: The tokens that each of them had, the root included.
+        token_ids: Of the valid nodes of each row, the root included.
+        parents: Of these nodes; -1 for roots.
+        tree: The same with scores; None without.
     """
 
     rows: Sequence[RequestState]
@@ -73,18 +74,18 @@ class _Drafts:
 
 
 class Rehearsals:
-    """Drafts for a plain step now and then, all of which are left out before verification.
+    """Drafts in a plain step now and then, all of which are left out before verification.
 
-    Where drafts are cheap and verification is not, that tells for a fraction of the cost of a trial
-    whose drafts would be accepted now. It leaves the output alone, since nothing of the drafts
-    decides that they are left out.
+    Where drafting is cheap and verification is not, that shows whose drafts would be accepted by
+    now, for a fraction of what a trial costs. The output keeps its distribution: that drafts are
+    left out depends on nothing that was drafted.
 
     Args:
         share: Of the time that they may take.
 
     Attributes:
-        is_possible: Drafts are point masses, as one of them has shown.
-        is_now: This step is one.
+        is_possible: The last drafts were point masses.
+        is_now: This step is a rehearsal.
     """
 
     def __init__(self, share: float) -> None:
@@ -93,7 +94,7 @@ class Rehearsals:
         self._rows: Sequence[RequestState] = ()
         self._drafts: _Drafts | None = None
         self._step: AskedStep | None = None
-        self._num_steps = 0  # since then
+        self._num_steps = 0  # since the last rehearsal
 
     def begin(self, batch: Batch, seconds: float) -> bool:
         """Return whether drafts that take so long may be made in this step."""
@@ -103,7 +104,7 @@ class Rehearsals:
         return self.is_now
 
     def takes(self, proposal: Proposal) -> bool:
-        """Return whether this step is one, and learn from drafts whether there can be any."""
+        """Return whether this step is a rehearsal; see from the drafts if there can be any."""
         if proposal.topology.num_nodes > 1:
             self.is_possible = proposal.draft_probs is None and proposal.probe is None
         return self.is_now
