@@ -84,7 +84,7 @@ class Rehearsals:
         share: Of the time that they may take.
 
     Attributes:
-        is_possible: The last drafts were point masses.
+        is_possible: The last drafts were point masses, of known tokens.
         is_now: This step is a rehearsal.
     """
 
@@ -106,7 +106,8 @@ class Rehearsals:
     def takes(self, proposal: Proposal) -> bool:
         """Return whether this step is a rehearsal; see from the drafts if there can be any."""
         if proposal.topology.num_nodes > 1:
-            self.is_possible = proposal.draft_probs is None and proposal.probe is None
+            is_certain = proposal.draft_probs is None and proposal.probe is None
+            self.is_possible = is_certain and proposal.has_tokens
         return self.is_now
 
     def trim(self, proposal: Proposal) -> Proposal:
