@@ -1,0 +1,152 @@
+"""Goodput on the engine, with real models and requests, by a clock that knows what a step takes.
+
+    python experiments/goodput_ablation/on_a_clock.py --method token_recycling --in-flight 8 \
+        --chats sharegpt_prompts.json --requests 72
+
+What is accepted is real, and times are those of a machine with a little noise, so that decisions
+can be compared that a busy machine would hide. Writes a row for `auto`'s shape and for goodput.
+"""
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from specresearch import Batch, CausalLM, Engine, Proposal, Proposer, SamplingParams
+from specresearch.acceptance import Rejection
+from specresearch.calibration import Calibration, settle_shape
+from specresearch.clock import ManualClock
+from specresearch.controllers import Controller, Fixed, Goodput
+from specresearch.data import PromptDataset
+from specresearch.metrics import StepRecord
+from specresearch.proposers import NGram, Suffix, TokenRecycling
+from specresearch.request import Request
+
+# Seconds, by token recycling's steps of zoo:tiny in float32, one thread of an EPYC without AVX-512:
+STEP, ROW, ANY_DRAFT, NODE = 16.5e-3, 1.65e-3, 1e-3, 0.52e-3
+NOISE = 0.04
+METHODS = {"ngram": NGram, "suffix": Suffix, "token_recycling": TokenRecycling}
+DRAFTING = {  # of a step with drafts, and of each node
+    "ngram": (0.3e-3, 2e-6),
+    "suffix": (0.6e-3, 10e-6),
+    "token_recycling": (1.8e-3, 20e-6),
+}
+NOT_DRAFTING = 0.2e-3
+LENGTHS, MAX_PROMPT, NUM_CALIBRATING = (48, 96), 256, 150
+
+
+class Timed:
+    """A target and a drafter whose every call moves the clock."""
+
+    def __init__(self, method: str, target: CausalLM, seed: int) -> None:
+        self.method, self.target, self.clock = method, target, ManualClock()
+        self._noise = np.random.default_rng(seed)
+        self._forward = target.forward
+        target.forward = self._verify
+
+    def _verify(self, slots: Sequence[int], proposal: Proposal, **settings: Any) -> Any:
+        num_drafts = int(proposal.lengths.sum()) - len(slots)
+        seconds = STEP + ROW * len(slots) + ANY_DRAFT * bool(num_drafts) + NODE * num_drafts
+        self.clock.advance(seconds * float(np.exp(NOISE * self._noise.standard_normal())))
+        return self._forward(slots, proposal, **settings)
+
+    def proposer(self) -> Proposer:
+        """Return a new drafter that leaves its shape to `auto`."""
+        proposer = METHODS[self.method]("auto")
+        propose, (once, each) = proposer.propose, DRAFTING[self.method]
+
+        def timed(batch: Batch, budget: Sequence[int]) -> Proposal:
+            self.clock.advance(once + each * sum(budget) if any(budget) else NOT_DRAFTING)
+            return propose(batch, budget)
+
+        proposer.propose = timed
+        return proposer
+
+
+def sampling_of(num_tokens: int, temperature: float) -> SamplingParams:
+    return SamplingParams(temperature=temperature, max_new_tokens=num_tokens, ignore_eos=True)
+
+
+def steps_of(engine: Engine, requests: Sequence[Request], in_flight: int) -> None:
+    """Decode all requests, the next one as soon as one has ended."""
+    waiting, num_running = deque(requests), 0
+    while waiting or num_running:
+        while waiting and num_running < in_flight:
+            engine.submit(waiting.popleft())
+            num_running += 1
+        engine.step()
+        num_running -= len(list(engine.pop_finished()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--method", choices=METHODS, required=True)
+    parser.add_argument("--chats", type=Path, required=True)
+    parser.add_argument("--in-flight", type=int, required=True)
+    parser.add_argument("--requests", type=int, required=True)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    os.environ["SPECRESEARCH_CACHE"] = tempfile.mkdtemp()  # nothing measured otherwise counts
+    target = CausalLM.from_pretrained("zoo:tiny")
+    assert target.tokenizer is not None
+    timed = Timed(args.method, target, args.seed)
+    chats = PromptDataset(
+        "sharegpt", "sharegpt", "chat", path=str(args.chats), max_prompt_tokens=MAX_PROMPT
+    )
+    order = random.Random(args.seed)
+    rows = order.sample(chats.rows, args.requests + NUM_CALIBRATING)
+    prompts = [chats.prompt(target.tokenizer, row).token_ids for row in rows]
+    requests = [
+        Request(prompt, sampling_of(order.randint(*LENGTHS), args.temperature), id=str(number))
+        for number, prompt in enumerate(prompts[: args.requests])
+    ]
+
+    def decode(proposer: Proposer | None, controller: Controller | None) -> tuple[float, float]:
+        """Return tokens per second and the share of steps with drafts."""
+        records: list[StepRecord] = []
+        engine = Engine(
+            target,
+            proposer,
+            controller=controller,
+            max_batch_size=args.in_flight,
+            clock=timed.clock,
+            observers=[lambda step: records.append(step.record)],
+            num_checked=0,
+        )
+        begun = timed.clock.now()
+        steps_of(engine, requests, args.in_flight)
+        num_tokens = sum(sum(record.num_new_tokens) for record in records)
+        drafting = np.mean([any(record.num_draft_tokens) for record in records])
+        return num_tokens / (timed.clock.now() - begun), float(drafting)
+
+    plain, _ = decode(None, None)
+    results = []
+    for controller in (Fixed(), Goodput()):
+        proposer = timed.proposer()
+        calibration = Calibration(
+            target,
+            proposer,
+            prompts[args.requests :],
+            sampling_of(sum(LENGTHS) // 2, args.temperature),
+            acceptance=Rejection(),
+            batch_size=args.in_flight,
+            clock=timed.clock,
+        )
+        settle_shape(calibration, controller, "chats", is_shared=True)
+        throughput, drafting = decode(proposer, controller)
+        side = "auto" if isinstance(controller, Fixed) else "goodput"
+        results.append({"side": side, "speedup": throughput / plain, "drafting": drafting})
+    pd.DataFrame(results).round(3).to_csv(sys.stdout, index=False)
+
+
+if __name__ == "__main__":
+    main()
