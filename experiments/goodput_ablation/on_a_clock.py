@@ -4,7 +4,7 @@
         --chats sharegpt_prompts.json --requests 72
 
 What is accepted is real, and times are those of a machine with a little noise, so that decisions
-can be compared that a busy machine would hide. Writes a row for `auto`'s shape and for goodput.
+can be compared that a busy machine would hide. Prints a row for `auto`'s shape and for goodput.
 """
 
 import argparse
@@ -21,7 +21,6 @@ import numpy as np
 import pandas as pd
 
 from specresearch import Batch, CausalLM, Engine, Proposal, Proposer, SamplingParams
-from specresearch.acceptance import Rejection
 from specresearch.calibration import Calibration, settle_shape
 from specresearch.clock import ManualClock
 from specresearch.controllers import Controller, Fixed, Goodput
@@ -75,7 +74,7 @@ def sampling_of(num_tokens: int, temperature: float) -> SamplingParams:
     return SamplingParams(temperature=temperature, max_new_tokens=num_tokens, ignore_eos=True)
 
 
-def steps_of(engine: Engine, requests: Sequence[Request], in_flight: int) -> None:
+def decode_all(engine: Engine, requests: Sequence[Request], in_flight: int) -> None:
     """Decode all requests, the next one as soon as one has ended."""
     waiting, num_running = deque(requests), 0
     while waiting or num_running:
@@ -123,7 +122,7 @@ def main() -> None:
             num_checked=0,
         )
         begun = timed.clock.now()
-        steps_of(engine, requests, args.in_flight)
+        decode_all(engine, requests, args.in_flight)
         num_tokens = sum(sum(record.num_new_tokens) for record in records)
         drafting = np.mean([any(record.num_draft_tokens) for record in records])
         return num_tokens / (timed.clock.now() - begun), float(drafting)
@@ -137,7 +136,6 @@ def main() -> None:
             proposer,
             prompts[args.requests :],
             sampling_of(sum(LENGTHS) // 2, args.temperature),
-            acceptance=Rejection(),
             batch_size=args.in_flight,
             clock=timed.clock,
         )

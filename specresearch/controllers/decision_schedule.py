@@ -52,9 +52,8 @@ class DecisionSchedule:
     def is_due(self) -> bool:
         """Return whether the last decision has held for long enough; a trial ends in any case."""
         has_waited = self.step >= self._decided_at + _MOST_IDLE
-        is_paid = self.is_paid
-        is_paid |= has_waited and self._account.spent_share <= _TOO_MUCH
-        return self.step >= self._next and (self.is_trial or is_paid)
+        may_decide = self.is_paid or (has_waited and self._account.spent_share <= _TOO_MUCH)
+        return self.step >= self._next and (self.is_trial or may_decide)
 
     def try_for(self, num_steps: int) -> None:
         """Begin a trial."""
