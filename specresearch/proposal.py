@@ -44,7 +44,7 @@ units  resampling units
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -134,10 +134,8 @@ class Proposal:
             `lengths`.
         host_lengths: `lengths`, if the host knows it without a sync. The target can then skip
             the padding.
-        has_tokens: False if the tokens are placeholders, as in a simulation.
     """
 
-    has_tokens: ClassVar[bool] = True
     token_ids: Int[Tensor, "B N"]
     topology: Topology
     lengths: Int[Tensor, " B"]

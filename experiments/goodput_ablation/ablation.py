@@ -29,6 +29,7 @@ from specresearch.controllers import (
     decision_schedule,
     evidence,
     goodput,
+    time_account,
     tree_size,
     window_fit,
 )
@@ -149,9 +150,9 @@ VARIANTS: dict[str, Without] = {
     "nothing is forgotten": Without({"memory": 1e6}),
     "a decision in every step": Without(methods={Goodput: {"budget": decides_always}}),
     "decisions hold for two steps": Without(
-        constants={decision_schedule: {"MOST_DRAFTING": 2, "_MOST_IDLE": 2}}
+        constants={decision_schedule: {"MOST_DRAFTING": 2, "MOST_IDLE": 2}}
     ),
-    "no early share": Without(constants={goodput: {"_EARLY": 0.0}}),
+    "no early share": Without(constants={time_account: {"_EARLY": 0.0}}),
     "all draft at the start": Without(constants={goodput: {"_START_FRACTION": 1}}),
     "one round of reweighting": Without(constants={window_fit: {"_ROUNDS": 1}}),
     "negative weights set to 0": Without(constants={scipy.optimize: {"nnls": negative_set_to_0}}),

@@ -13,7 +13,7 @@ import random
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,23 @@ from specresearch.clock import ManualClock
 from specresearch.controllers import Controller, Fixed, Goodput
 from specresearch.data import PromptDataset
 from specresearch.metrics import StepRecord
-from specresearch.proposers import NGram, Suffix, TokenRecycling
+from specresearch.proposers import Eagle, NGram, Suffix, TokenRecycling
 from specresearch.request import Request
 
-# Seconds, by token recycling's steps of zoo:tiny in float32, one thread of an EPYC without AVX-512:
+# Seconds, by steps of zoo:tiny in float32, one thread of an EPYC without AVX-512:
 STEP, ROW, ANY_DRAFT, NODE = 16.5e-3, 1.65e-3, 1e-3, 0.52e-3
 NOISE = 0.04
-METHODS = {"ngram": NGram, "suffix": Suffix, "token_recycling": TokenRecycling}
-DRAFTING = {  # of a step with drafts, and of each node
-    "ngram": (0.3e-3, 2e-6),
-    "suffix": (0.6e-3, 10e-6),
-    "token_recycling": (1.8e-3, 20e-6),
+METHODS: dict[str, Callable[[], Proposer]] = {
+    "eagle": lambda: Eagle("zoo:tiny_eagle", "auto", tree="auto"),
+    "ngram": lambda: NGram("auto"),
+    "suffix": lambda: Suffix("auto"),
+    "token_recycling": lambda: TokenRecycling("auto"),
+}
+DRAFTING = {  # of a step with drafts, of each level that takes a pass, and of each node
+    "eagle": (1e-3, 2.2e-3, 5e-6),
+    "ngram": (0.3e-3, 0.0, 2e-6),
+    "suffix": (0.6e-3, 0.0, 10e-6),
+    "token_recycling": (1.8e-3, 0.0, 20e-6),
 }
 NOT_DRAFTING = 0.2e-3
 LENGTHS, MAX_PROMPT, NUM_CALIBRATING = (48, 96), 256, 150
@@ -59,12 +65,14 @@ class Timed:
 
     def proposer(self) -> Proposer:
         """Return a new drafter that leaves its shape to `auto`."""
-        proposer = METHODS[self.method]("auto")
-        propose, (once, each) = proposer.propose, DRAFTING[self.method]
+        proposer = METHODS[self.method]()
+        propose, (once, level, node) = proposer.propose, DRAFTING[self.method]
 
         def timed(batch: Batch, budget: Sequence[int]) -> Proposal:
-            self.clock.advance(once + each * sum(budget) if any(budget) else NOT_DRAFTING)
-            return propose(batch, budget)
+            proposal = propose(batch, budget)
+            drafting = once + level * proposal.topology.max_depth + node * sum(budget)
+            self.clock.advance(drafting if any(budget) else NOT_DRAFTING)
+            return proposal
 
         proposer.propose = timed
         return proposer

@@ -4,10 +4,8 @@ from specresearch.controllers.time_account import TimeAccount
 from specresearch.metrics import StepRecord
 
 MOST_DRAFTING = 8  # steps for which a decision to draft holds at most, since much can be learned,
-_MOST_IDLE = 32  # and for which one not to draft does, or any if decisions have taken
-_SHARE = 0.005  # a larger share of the time than this,
-_EARLY = 100.0  # of which that of so many steps may be taken at the start;
-_TOO_MUCH = 0.01  # if they have taken more than this, it holds longer still
+MOST_IDLE = 32  # and for which one not to draft does, or any if decisions have taken
+_SHARE = 0.005  # a larger share of the time than this
 _LEAST = 2  # steps for which a decision holds that does not confirm the one before
 
 
@@ -27,12 +25,7 @@ class DecisionSchedule:
         self.step = 0
         self.is_drafting = self.is_trial = False
         self._next, self._decided_at, self._num_held = first, -1, _LEAST
-        self._account = TimeAccount(_SHARE, _EARLY)
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether anything has been decided."""
-        return self._decided_at >= 0
+        self._account = TimeAccount(_SHARE)
 
     @property
     def has_just_decided(self) -> bool:
@@ -51,9 +44,8 @@ class DecisionSchedule:
 
     def is_due(self) -> bool:
         """Return whether the last decision has held for long enough; a trial ends in any case."""
-        has_waited = self.step >= self._decided_at + _MOST_IDLE
-        may_decide = self.is_paid or (has_waited and self._account.spent_share <= _TOO_MUCH)
-        return self.step >= self._next and (self.is_trial or may_decide)
+        has_waited = self.step >= self._decided_at + MOST_IDLE
+        return self.step >= self._next and (self.is_trial or self.is_paid or has_waited)
 
     def try_for(self, num_steps: int) -> None:
         """Begin a trial."""
@@ -66,7 +58,7 @@ class DecisionSchedule:
         Args:
             is_new: It is another one, although both draft or both do not.
         """
-        most = MOST_DRAFTING if drafts else _MOST_IDLE
+        most = MOST_DRAFTING if drafts else MOST_IDLE
         is_confirmed = drafts == self.is_drafting and not is_new
         self._num_held = min(2 * self._num_held, most) if is_confirmed else _LEAST
         self.is_drafting, self.is_trial, self._decided_at = drafts, False, self.step

@@ -35,21 +35,6 @@ class DraftPlan:
 
 
 @dataclass(frozen=True)
-class LoneDraft:
-    """What one row drafts beside the others.
-
-    Attributes:
-        depth: The levels of its draft.
-        gained: Expected accepted drafts.
-        value: These less the price of their time, in tokens.
-    """
-
-    depth: int
-    gained: float
-    value: float
-
-
-@dataclass(frozen=True)
 class Prospects:
     """What is expected of drafts, by row and level, and the plans that can be made of it.
 
@@ -116,21 +101,29 @@ class Prospects:
 
     def at_price(self, price: float) -> DraftPlan:
         """Return the plan with most tokens less its time at a price in tokens per second."""
-        prefill, deepest_given = price * self.prefill[:, None], int(self.given.max())
+        prefill = price * self.prefill[:, None]
         values = self._gained * (1 - prefill) - price * self._own_seconds
         values[:, 1:] -= prefill
         values[self._levels > self.limits[:, None]] = -np.inf
-        best = np.maximum.accumulate(values, axis=1).sum(axis=0)
-        best -= price * self._shared_seconds(deepest_given)
-        depth = int(best.argmax())
-        chosen = values[:, : depth + 1].argmax(axis=1)
+        deepest = self._levels.clip(min=int(self.given.max()))
+        shared = self.costs.level * deepest + self.costs.any * (deepest > 0)
+        best = np.maximum.accumulate(values, axis=1).sum(axis=0) - price * shared
+        chosen = values[:, : int(best.argmax()) + 1].argmax(axis=1)
         return self.plan(np.maximum(chosen, self.given))
 
-    def best_of_one(self, price: float, deepest: int) -> LoneDraft:
-        """Return the first row's best draft beside others that pay for the levels to `deepest`."""
-        values = self._gained[0] - price * (self._own_seconds + self._shared_seconds(deepest))
+    def newcomer(self, plan: DraftPlan) -> tuple[int, float]:
+        """Return what pays for a request that comes while the others do as planned.
+
+        Nothing is known of it, so it is taken to be like the others.
+
+        Returns:
+            How deep it drafts, no deeper than the others, and the seconds of lazy prefill that it
+            may cost for each token that it makes.
+        """
+        gained = self._gained.mean(axis=0)[: int(plan.depths.max()) + 1]
+        values = gained - plan.rate * self._own_seconds[: len(gained)]
         depth = int(values.argmax())
-        return LoneDraft(depth, float(self._gained[0, depth]), float(values[depth]))
+        return depth, float(values[depth] / (plan.rate * (1 + gained[depth])))
 
     def accepted(self, depths: Int[np.ndarray, " R"]) -> Float[np.ndarray, " R"]:
         """Return the expected accepted drafts of each row."""
@@ -153,11 +146,4 @@ class Prospects:
         """The time that a row's draft adds for itself, by depth, without prefill."""
         seconds = self.costs.row_level * self._levels
         seconds[1:] += self.costs.node * self.nodes.cumsum()
-        return seconds
-
-    def _shared_seconds(self, deepest: int) -> Float[np.ndarray, " D"]:
-        """Return the time that rows share, by depth, beyond that of the levels to `deepest`."""
-        seconds = self.costs.level * (self._levels - deepest).clip(min=0)
-        if not deepest:
-            seconds[1:] += self.costs.any
         return seconds

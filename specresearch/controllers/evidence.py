@@ -1,7 +1,7 @@
 """What steps have shown about drafts: how deep they were accepted, and how many were made."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from math import exp
 
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from specresearch.controllers.per_request import PerRequest
-from specresearch.controllers.scored_tree import ScoredTree, ranks
+from specresearch.controllers.scored_tree import ScoredTree
 from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftForecast
 
@@ -136,8 +136,11 @@ class Evidence:
         return np.where(missing > num_drafts + 1, missing, 0)
 
     def observe(self, steps: Sequence["AskedStep"]) -> None:
-        """Add steps, the newest last."""
-        steps = [step for step in steps if any(step.asked)]
+        """Add steps, the newest last.
+
+        Whole trees are left out: they are accepted more than those that follow will be.
+        """
+        steps = [step for step in steps if any(step.asked) and not step.is_whole]
         if not steps:
             return
         requests = [request for step in steps for request in step.requests]
@@ -185,36 +188,14 @@ class AskedStep:
     Attributes:
         asked: The levels that each request was to draft.
         chosen: The tree and its nodes that were verified; None if nodes were not chosen.
+        is_whole: All of them were, though not all were worth it.
     """
 
     record: StepRecord
     requests: Sequence[RequestEvidence]
     asked: Sequence[int]
     chosen: tuple[ScoredTree, Bool[np.ndarray, " BN"]] | None = None
-
-    def with_fewer(self, is_likely: Bool[np.ndarray, " BN"]) -> "AskedStep":
-        """Return what the step would have shown had only these of its nodes been verified.
-
-        Args:
-            is_likely: Of the nodes of the tree; false below a node of which it is false.
-        """
-        assert self.chosen is not None
-        tree, verified = self.chosen
-        keep, rows = verified & (is_likely | (tree.depth == 0)), len(self.asked)
-        is_draft = (keep & (tree.depth > 0)).reshape(rows, -1)
-        accepted = tree.accepted(verified, ranks(self.record)).reshape(rows, -1) & is_draft
-        depths = (tree.depth.reshape(rows, -1) * is_draft).max(axis=1).tolist()
-        expected = self.record.expected_acceptance
-        if expected is not None:
-            expected = tuple(row[:depth] for row, depth in zip(expected, depths, strict=True))
-        record = replace(
-            self.record,
-            num_draft_tokens=tuple(is_draft.sum(axis=1).tolist()),
-            num_accepted_tokens=tuple(accepted.sum(axis=1).tolist()),
-            draft_depth=tuple(depths),
-            expected_acceptance=expected,
-        )
-        return replace(self, record=record, chosen=(tree, keep))
+    is_whole: bool = False
 
 
 def _num_nodes(steps: Sequence[AskedStep], num_levels: int) -> Float[np.ndarray, " K"]:

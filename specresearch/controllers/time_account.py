@@ -1,5 +1,7 @@
 """What a controller may spend on something that is to cost a small share of the time."""
 
+_EARLY = 500.0  # steps whose share may be spent at once, as what is learned early serves longest
+
 
 class TimeAccount:
     """Keeps account of the time spent on one thing, which is to be a share of all time.
@@ -8,12 +10,10 @@ class TimeAccount:
 
     Args:
         share: Of the time, e.g. 0.005.
-        early: Steps whose share may be spent at once, since what is learned early serves longest.
     """
 
-    def __init__(self, share: float, early: float) -> None:
+    def __init__(self, share: float) -> None:
         self.share = share
-        self._early = early
         self._seconds = self._spent = 0.0
         self._num_steps = 0
 
@@ -24,14 +24,9 @@ class TimeAccount:
         self._num_steps += 1
 
     @property
-    def spent_share(self) -> float:
-        """Return the share of the time that was spent."""
-        return self._spent / self._seconds if self._seconds else 0.0
-
-    @property
     def allowance(self) -> float:
         """Return the seconds that may still be spent."""
         if not self._num_steps:
             return 0.0
-        early = self._early * self._seconds / self._num_steps
+        early = _EARLY * self._seconds / self._num_steps
         return self.share * (self._seconds + early) - self._spent

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from math import ceil
 
+import numpy as np
+from jaxtyping import Float
+
 from specresearch.controllers.evidence import AskedStep
 
 _LEAST = 4  # nodes of each level, if there is room for them
-_START_WIDTH = 2  # nodes of a level to expand before any were verified
-_SPARE = 1.5  # nodes to draft for each that is verified, in all and of a level
+_SPARE = 2.0  # nodes to draft for each that is verified on average, in all and of a level
 _FEW = 4  # requests below which choosing nodes takes longer than it saves
-_CHOICES = 4  # over which the number of chosen nodes is averaged
 
 
 class TreeSize:
@@ -19,7 +20,7 @@ class TreeSize:
     remembered, and then once a decision. In between a row drafts the number that was chosen.
 
     Args:
-        memory: Steps with drafts after which a verified tree counts 1/e.
+        memory: Choices that have to be known.
 
     Attributes:
         width: Nodes of a level to expand.
@@ -27,11 +28,9 @@ class TreeSize:
     """
 
     def __init__(self, memory: float) -> None:
-        self.width, self.chooses = _START_WIDTH, True
-        self._memory = memory
-        # Nodes of a row, which fades. What many more would cost, these steps cannot tell.
-        self._most_verified = 0.0
-        self._num_choices, self._num_chosen = 0, 0.0
+        self.width, self.chooses = _power_of_2(ceil(_SPARE)), True
+        self._memory, self._num_choices = memory, 0
+        self._num_drafts = self._num_chosen = 0
 
     def num_nodes(self, num_rows: int, depth: int, *, is_new: bool) -> int:
         """Return the nodes that each row may draft in the next step.
@@ -44,27 +43,24 @@ class TreeSize:
         is_known = self._num_choices >= self._memory
         self.chooses = num_rows >= _FEW or is_new or not is_known
         if not self.chooses:
-            return max(round(self._num_chosen), 1)
+            return max(self._num_chosen, 1)
         # The powers of 2 alone, since graphs on a GPU are made for each number.
-        return _power_of_2(max(_LEAST * depth, ceil(_SPARE * self._most_verified)))
+        return _power_of_2(max(_LEAST * depth, self._num_drafts))
 
-    def widen(self, widest: float) -> None:
-        """Expand as many nodes of a level as the widest is expected to verify, and some more."""
-        self.width = _power_of_2(ceil(_SPARE * widest))
+    def expect(self, nodes: Float[np.ndarray, " K"]) -> None:
+        """Leave room for more than the nodes of each level that are verified on average."""
+        self.width = _power_of_2(ceil(_SPARE * nodes.max(initial=1.0)))
+        self._num_drafts = ceil(_SPARE * nodes.sum())
 
     def observe(self, steps: Sequence[AskedStep]) -> None:
-        """Learn from what was verified, the newest step last."""
+        """Learn from what was chosen, the newest step last."""
         for step in steps:
-            drafted = [number for number in step.record.num_draft_tokens if number]
-            if drafted:
-                faded = (1 - 1 / self._memory) * self._most_verified
-                self._most_verified = max(faded, float(max(drafted)))
             if step.chosen is not None:
-                mean = sum(drafted) / max(len(drafted), 1)
+                drafted = [number for number in step.record.num_draft_tokens if number]
                 self._num_choices += 1
-                self._num_chosen += (mean - self._num_chosen) / min(self._num_choices, _CHOICES)
+                self._num_chosen = round(sum(drafted) / max(len(drafted), 1))
 
 
 def _power_of_2(number: int) -> int:
-    """Return the least power of 2 that is no smaller; 1 for 0."""
+    """Return the least power of 2 that is no smaller."""
     return 1 << max(number - 1, 0).bit_length()

@@ -127,7 +127,7 @@ class GoodputSchema(Settings):
     )
     prior_weight: float | None = key(
         "number of its own drafts at which a request's acceptance weighs as much as the run's "
-        "mean; null: 10, or 40 if auto has measured the drafter and max_slowdown is not set",
+        "mean; null: 40, or 10 if max_slowdown is set",
         10.0,
         gt=0,
     )

@@ -32,7 +32,6 @@ class ReplayedProposal(Proposal):
         expected: The probability that each draft of the chain is accepted; None if it is unknown.
     """
 
-    has_tokens = False
     num_accepted: tuple[int, ...]
     num_left: tuple[int, ...]
     expected: Float[Tensor, "B _"] | None

@@ -11,6 +11,7 @@ from specresearch.batch import Batch
 from specresearch.controllers import Controller
 from specresearch.metrics import StepRecord
 from specresearch.metrics.times import StepTimes
+from specresearch.proposal import DraftKind
 from specresearch.request import Request, RequestState
 
 
@@ -107,6 +108,7 @@ class Simulation:
         self.supply, self.reading, self.room, self.control = supply, reading, room, control
         self.rng = np.random.default_rng(seed)
         self.num_steps = 0
+        controller.bind(DraftKind(), most)
         self.replace_rows()
 
     def replace_rows(self) -> None:

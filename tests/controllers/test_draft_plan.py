@@ -94,16 +94,23 @@ def test_a_row_pays_for_levels_that_nobody_else_drafts(
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("deepest", [0, 2])
-def test_one_row_drafts_as_it_would_beside_others(seed: int, deepest: int) -> None:
+def test_a_newcomer_drafts_as_the_others_do_if_its_prefill_costs_less_than_that_gains(
+    seed: int,
+) -> None:
     rng = np.random.default_rng(seed)
-    survival, nodes = rng.uniform(0.1, 1.0, (1, 4)).cumprod(axis=1), rng.uniform(0.5, 3.0, 4)
-    costs, both, given = random_costs(rng), survival.repeat(2, axis=0), np.array([0, deepest])
-    others = Prospects(both, nodes, np.array([4, 0]), given, np.zeros(2), costs, PLAIN)
-    best = others.best_of_one(150.0, deepest)
-    assert others.at_price(150.0).depths.tolist() == [best.depth, deepest]
-    assert best.gained == pytest.approx(survival[0, : best.depth].sum())
-    assert (best.value > 0) == (best.depth > 0)
+    survival = rng.uniform(0.1, 1.0, (1, 4)).cumprod(axis=1).repeat(3, axis=0)
+    nothing, nodes = np.zeros(3, int), rng.uniform(0.5, 3.0, 4)
+    prospects = Prospects(
+        survival, nodes, nothing + 4, nothing, np.zeros(3), random_costs(rng), PLAIN
+    )
+    best = prospects.fastest()
+    depth, most = prospects.newcomer(best)
+    assert depth == best.depths[0]
+    assert (most > 0) == (depth > 0)
+    for prefill in (0.9 * most, 1.1 * most):
+        dear = replace(prospects, prefill=np.array([0, 0, prefill]))
+        drafts = dear.at_price(best.rate).depths[2] > 0
+        assert drafts == (prefill < most)
 
 
 def test_a_given_depth_may_exceed_all_levels() -> None:

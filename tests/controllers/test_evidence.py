@@ -141,28 +141,22 @@ def test_a_forecast_is_what_is_known_before_the_first_draft() -> None:
     assert evidence.rates()[0] < 0.05
 
 
-def test_a_step_is_seen_as_if_fewer_nodes_had_been_verified() -> None:
-    """Of a tree of six nodes, of which a path of two was accepted, one or two are likely."""
+def test_a_tree_that_was_verified_whole_says_nothing_of_those_that_are_chosen() -> None:
+    """Of a tree of six nodes a path of two was accepted; then two of its nodes are chosen."""
     parents = torch.tensor([[-1, 0, 0, 1, 1, 3]])
-    scores = torch.tensor([[1.0, 0.9, 0.1, 0.8, 0.1, 0.7]])
     proposal = Proposal(
-        torch.arange(6)[None], Topology.from_parents(parents), torch.tensor([6]), scores=scores
+        torch.arange(6)[None],
+        Topology.from_parents(parents),
+        torch.tensor([6]),
+        scores=torch.ones(1, 6),
     )
     tree = ScoredTree.of(proposal)
     record = replace(record_of([5], [2]), draft_depth=(3,), accepted_ranks=((0, 0),))
-    step = AskedStep(record, [RequestEvidence()], [3], (tree, tree.is_valid))
-    for likely, num_drafts, num_accepted, depth in (
-        ([1, 3, 5], 3, 2, 3),
-        ([1, 3], 2, 2, 2),
-        ([1], 1, 1, 1),
-        ([2], 1, 0, 1),
-        ([], 0, 0, 0),
-    ):
-        fewer = step.with_fewer(np.isin(np.arange(6), likely))
-        assert fewer.record.num_draft_tokens == (num_drafts,)
-        assert fewer.record.num_accepted_tokens == (num_accepted,)
-        assert fewer.record.draft_depth == (depth,)
     evidence = Evidence(DEPTH, 1e6, WEIGHT)
-    evidence.requests.select(batch_of(rows_of(1)).rows)
-    evidence.observe([step, step.with_fewer(np.isin(np.arange(6), [1, 3]))])
-    assert evidence._nodes.tolist() == [3, 3, 1, 0, 0, 0]
+    requests = evidence.requests.select(batch_of(rows_of(1)).rows)
+    evidence.observe([AskedStep(record, requests, [3], (tree, tree.is_valid), is_whole=True)])
+    assert not evidence._nodes.any()
+    chosen = np.isin(np.arange(6), [0, 1, 3])
+    record = replace(record, num_draft_tokens=(2,), draft_depth=(2,))
+    evidence.observe([AskedStep(record, requests, [3], (tree, chosen))])
+    assert evidence._nodes.tolist() == [1, 1, 0, 0, 0, 0]

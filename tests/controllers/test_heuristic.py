@@ -17,9 +17,7 @@ def test_two_more_after_success_one_less_after_failure_each_row_its_own() -> Non
 def test_bounds() -> None:
     assert Simulation(Heuristic(min_draft_tokens=2), [0.0]).run(20)[-1] == [2]
     assert Simulation(Heuristic(), [1.0], most=50).run(20)[-1] == [20]
-    bound = Heuristic()
-    bound.bind(DraftKind(), 3)
-    lengths = Simulation(bound, [1.0]).run(5)
+    lengths = Simulation(Heuristic(), [1.0], most=3).run(5)
     assert lengths == [[3]] * 5
 
 
@@ -32,7 +30,7 @@ def test_a_request_of_the_same_name_starts_afresh() -> None:
 
 def test_reset_and_trace() -> None:
     controller = Heuristic(trace_every=4)
-    simulation = Simulation(controller, [1.0])
+    simulation = Simulation(controller, [1.0], most=20)
     simulation.run(6)
     assert controller.trace() == [{"step": 4, "mean_length": 8.0}, {"step": 6, "mean_length": 14.0}]
     controller.reset()
