@@ -4,7 +4,8 @@
         --chats sharegpt_prompts.json --requests 72
 
 What is accepted is real, and times are those of a machine with a little noise, so that decisions
-can be compared that a busy machine would hide. Prints a row for `auto`'s shape and for goodput.
+can be compared that a busy machine would hide. Prints a row for `auto`'s shape and for each of
+`--variants`, which are goodput itself and goodput without one of its mechanisms.
 """
 
 import argparse
@@ -14,16 +15,18 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from variants import VARIANTS
 
 from specresearch import Batch, CausalLM, Engine, Proposal, Proposer, SamplingParams
 from specresearch.calibration import Calibration, settle_shape
 from specresearch.clock import ManualClock
-from specresearch.controllers import Controller, Fixed, Goodput
+from specresearch.controllers import Controller, Fixed
 from specresearch.data import PromptDataset
 from specresearch.metrics import StepRecord
 from specresearch.proposers import Eagle, NGram, Suffix, TokenRecycling
@@ -39,7 +42,7 @@ METHODS: dict[str, Callable[[], Proposer]] = {
     "token_recycling": lambda: TokenRecycling("auto"),
 }
 DRAFTING = {  # of a step with drafts, of each level that takes a pass, and of each node
-    "eagle": (1e-3, 2.2e-3, 5e-6),
+    "eagle": (2.5e-3, 2.8e-3, 10e-6),
     "ngram": (0.3e-3, 0.0, 2e-6),
     "suffix": (0.6e-3, 0.0, 10e-6),
     "token_recycling": (1.8e-3, 0.0, 20e-6),
@@ -101,6 +104,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, required=True)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--variants", nargs="*", choices=VARIANTS, default=["goodput"])
     args = parser.parse_args()
     os.environ["SPECRESEARCH_CACHE"] = tempfile.mkdtemp()  # nothing measured otherwise counts
     target = CausalLM.from_pretrained("zoo:tiny")
@@ -137,19 +141,21 @@ def main() -> None:
 
     plain, _ = decode(None, None)
     results = []
-    for controller in (Fixed(), Goodput()):
-        proposer = timed.proposer()
-        calibration = Calibration(
-            target,
-            proposer,
-            prompts[args.requests :],
-            sampling_of(sum(LENGTHS) // 2, args.temperature),
-            batch_size=args.in_flight,
-            clock=timed.clock,
-        )
-        settle_shape(calibration, controller, "chats", is_shared=True)
-        throughput, drafting = decode(proposer, controller)
-        side = "auto" if isinstance(controller, Fixed) else "goodput"
+    for side in ("auto", *args.variants):
+        variant = VARIANTS.get(side)
+        with variant.switched_off() if variant else nullcontext():
+            controller = variant() if variant else Fixed()
+            proposer = timed.proposer()
+            calibration = Calibration(
+                target,
+                proposer,
+                prompts[args.requests :],
+                sampling_of(sum(LENGTHS) // 2, args.temperature),
+                batch_size=args.in_flight,
+                clock=timed.clock,
+            )
+            settle_shape(calibration, controller, "chats", is_shared=True)
+            throughput, drafting = decode(proposer, controller)
         results.append({"side": side, "speedup": throughput / plain, "drafting": drafting})
     pd.DataFrame(results).round(3).to_csv(sys.stdout, index=False)
 

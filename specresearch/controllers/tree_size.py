@@ -9,7 +9,7 @@ from jaxtyping import Float
 from specresearch.controllers.evidence import AskedStep
 
 _LEAST = 4  # nodes of each level, if there is room for them
-_SPARE = 2.0  # nodes to draft for each that is verified on average, in all and of a level
+_SPARE = 1.5  # nodes to draft for each that is verified on average, in all and of a level
 _FEW = 4  # requests below which choosing nodes takes longer than it saves
 
 
