@@ -63,9 +63,9 @@ def negative_set_to_0(matrix: np.ndarray, vector: np.ndarray) -> tuple[np.ndarra
     return (np.linalg.lstsq(matrix, vector)[0].clip(min=0.0),)
 
 
-def one_rate(self: Evidence) -> np.ndarray:
+def one_share(self: Evidence) -> tuple[np.ndarray, np.ndarray]:
     rate = (self._accepted.sum() + 0.5) / (self._tried.sum() + 1)
-    return np.full(len(self._tried), rate)
+    return np.ones(len(self._tried)), np.full(len(self._tried), rate)
 
 
 def observe_all(self: StepTime, record: StepRecord, depth: int, num_drafting: int) -> dict:
@@ -96,7 +96,7 @@ VARIANTS: dict[str, Without] = {
     "a request's own acceptance alone": Without({"prior_weight": 1e-3}),
     "a request forgets nothing": Without(constants={evidence: {"_REQUEST_MEMORY": 1e9}}),
     "few requests forgotten as soon as many": Without(constants={evidence: {"_MANY": 1.0}}),
-    "one acceptance for all levels": Without(methods={Evidence: {"rates": one_rate}}),
+    "one acceptance for all levels": Without(methods={Evidence: {"_shares": one_share}}),
     "nothing is forgotten": Without({"memory": 1e6}),
     "a decision in every step": Without(methods={Goodput: {"budget": decides_always}}),
     "decisions hold for two steps": Without(
