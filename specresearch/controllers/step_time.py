@@ -1,6 +1,5 @@
 """How long a step takes given how much is drafted, learned from the steps of the current run."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specresearch.controllers.window_fit import WindowFit
@@ -27,11 +26,6 @@ class DraftCosts:
     level: float
     row_level: float
     node: float
-
-    def of(self, depths: Sequence[int], num_nodes: int) -> float:
-        """Return the seconds of drafts so deep, with so many nodes in all."""
-        passes = self.any + self.level * max(depths) if any(depths) else 0.0
-        return passes + self.row_level * sum(depths) + self.node * num_nodes
 
 
 class StepTime:
@@ -78,10 +72,6 @@ class StepTime:
         alone = self.draft.weights[0] + rest
         seconds = alone + per_row * num_rows / _TOKENS + per_context * context / _CONTEXT
         return max(seconds, _MIN_SECONDS)
-
-    def drafting(self, num_rows: int, depth: int) -> float:
-        """Return the seconds of drafting alone."""
-        return self.draft.predict([1.0, 1.0, float(depth), depth * num_rows / _TOKENS])
 
     def observe(self, record: StepRecord, depth: int, num_drafting: int) -> dict[str, float]:
         """Take note of a step; return the prior estimates of its two parts, by name.

@@ -163,3 +163,19 @@ def test_steps_whose_nodes_were_not_chosen_teach_nothing() -> None:
     before = calibration.rates.copy()
     calibration.observe([AskedStep(record([2, 1], ((1, 0), (0,))), [], [])])
     np.testing.assert_array_equal(calibration.rates, before)
+
+
+def test_the_likeliest_nodes_are_a_path_from_each_root() -> None:
+    parents = torch.tensor([[-1, 0, 0, 2, 2]] * 4)
+    scores = torch.tensor([[1.0, 0.3, 0.6, 0.9, 0.2]]).expand(4, -1)
+    lengths = torch.tensor([5, 4, 3, 1])
+    proposal = Proposal(
+        torch.zeros((4, 5), dtype=torch.long),
+        Topology.from_parents(parents),
+        scores=scores,
+        lengths=lengths,
+    )
+    kept = ScoredTree.of(proposal).likeliest().reshape(4, 5)
+    assert kept[0].tolist() == [True, False, True, True, False]
+    assert kept[2].tolist() == [True, False, True, False, False]  # two of its nodes are padding
+    assert kept[3].tolist() == [True, False, False, False, False]
