@@ -14,9 +14,9 @@ from specresearch.controllers.base import AT_LEAST_ONE, check
 from specresearch.controllers.decision_schedule import MOST_DRAFTING, MOST_IDLE, DecisionSchedule
 from specresearch.controllers.draft_plan import DraftPlan, Prospects, TimeLimit
 from specresearch.controllers.draft_trial import DraftTrial
-from specresearch.controllers.estimates import Estimates
 from specresearch.controllers.evidence import AskedStep, RequestEvidence
 from specresearch.controllers.first_steps import FirstSteps
+from specresearch.controllers.run_estimates import RunEstimates
 from specresearch.controllers.scored_tree import ScoredTree
 from specresearch.controllers.time_account import TimeAccount
 from specresearch.controllers.trace import TracedController
@@ -109,7 +109,7 @@ class Goodput(TracedController):
 
     def reset(self) -> None:
         super().reset()
-        self._estimates = Estimates(
+        self._estimates = RunEstimates(
             self._max_depth, self.memory, self.prior_weight, self.max_slowdown, self._forecast
         )
         self._unlearned: list[AskedStep] = []

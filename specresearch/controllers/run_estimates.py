@@ -19,7 +19,7 @@ from specresearch.proposal import DraftForecast
 _BOUND_WEIGHT, _WEIGHT = 10.0, 40.0
 
 
-class Estimates:
+class RunEstimates:
     """Times, acceptance and what scores mean, as the steps of the run have shown them.
 
     Args:
