@@ -2,7 +2,8 @@
 
 python experiments/defaults/table.py outputs/defaults
 
-Cells of results.csv that these runs lack stay as they are. Too few requests have no interval.
+Cells of results.csv that these runs lack stay as they are; each says of which commit and day it is,
+as far as that was noted. Too few requests have no interval.
 """
 
 import argparse
@@ -53,6 +54,8 @@ def read_cell(path: Path) -> dict[str, Any]:
         "length": results["summary"].get("mean_acceptance_length"),
         "efficiency": results["summary"].get("efficiency"),
         "host_overhead": results["summary"].get("host_overhead"),
+        "commit": (results["provenance"]["git_commit"] or "")[:7],
+        "day": results["provenance"]["started"][:10],
     }
 
 
@@ -131,9 +134,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", type=Path)
     runs = parser.parse_args().runs
-    cells = [read_cell(path) for path in sorted(runs.glob(f"*/*/{RESULTS}"))]
+    found = map(read_cell, sorted(runs.glob(f"*/*/{RESULTS}")))
+    cells = [cell for cell in found if cell["speedup"] is not None]  # others were interrupted
     if not cells:
-        raise SystemExit(f"{runs} holds no results of run.sh; give the folder that it wrote to")
+        raise SystemExit(
+            f"{runs} holds no finished results of run.sh; give the folder that it wrote to"
+        )
     rows = pd.DataFrame(cells)
     if (HERE / "results.csv").exists():
         before = pd.read_csv(HERE / "results.csv", dtype={"load": str}, keep_default_na=True)
