@@ -54,6 +54,7 @@ def read_cell(path: Path) -> dict[str, Any]:
         "length": results["summary"].get("mean_acceptance_length"),
         "efficiency": results["summary"].get("efficiency"),
         "host_overhead": results["summary"].get("host_overhead"),
+        "control": _control(results),
         "commit": (results["provenance"]["git_commit"] or "")[:7],
         "day": results["provenance"]["started"][:10],
     }
@@ -61,6 +62,14 @@ def read_cell(path: Path) -> dict[str, Any]:
 
 def _drafts(shape: dict[str, Any]) -> str:
     return str(DraftShape.from_json(shape["shape"])) if shape else ""
+
+
+def _control(results: dict[str, Any]) -> float:
+    """Return the share of the time of steps that deciding and learning took, if it was noted."""
+    if "method" not in results.get("step_times", {}):
+        return math.nan
+    parts = results["step_times"]["method"]["parts"]
+    return parts["control"] / sum(parts.values())
 
 
 def foretold(rows: pd.DataFrame) -> str:

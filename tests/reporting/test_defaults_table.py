@@ -34,6 +34,7 @@ def write_run(folder: Path, *, speedup: float | None, commit: str, load: str = "
         "summary": summary,
         "intervals": {"speedup": {"ci95": interval} if load == "alone" else interval},
         "provenance": provenance,
+        "step_times": {"method": {"parts": {"control": 1e-4, "verify": 9.9e-3}}},
     }
     (run / "results.json").write_text(json.dumps(results), encoding="utf-8")
 
@@ -64,6 +65,7 @@ def test_a_run_replaces_its_own_cell(
     assert rows["speedup"].to_dict() == {"alone": 1.5, "8": 1.25}
     assert rows["commit"].to_dict() == {"alone": "a" * 7, "8": "b" * 7}
     assert rows.loc["8", ["low", "high"]].tolist() == pytest.approx([1.15, 1.35])
+    assert rows.loc["8", "control"] == 0.01
 
 
 def test_an_interrupted_run_leaves_its_cell_as_it_was(
