@@ -65,11 +65,9 @@ def _drafts(shape: dict[str, Any]) -> str:
 
 
 def _control(results: dict[str, Any]) -> float:
-    """Return the share of the time of steps that deciding and learning took, if it was noted."""
-    if "method" not in results.get("step_times", {}):
-        return math.nan
-    parts = results["step_times"]["method"]["parts"]
-    return parts["control"] / sum(parts.values())
+    """Return the share of the time of steps that deciding and learning took, if anything did."""
+    parts = results.get("step_times", {}).get("method", {}).get("parts", {})
+    return parts["control"] / sum(parts.values()) if "control" in parts else math.nan
 
 
 def foretold(rows: pd.DataFrame) -> str:

@@ -1,4 +1,4 @@
-"""Write the table, results.csv and speedups.png from the runs of `run.sh`.
+"""Write results.csv and speedups.png from the runs of `run.sh`, and print the table.
 
 python experiments/load/table.py outputs/load
 """
@@ -22,6 +22,7 @@ from specresearch.rows import BASELINE
 HERE = Path(__file__).parent
 CELL = ["proposer", "dataset", "temperature", "concurrency"]
 FIXED, BOUNDED = "fixed-", "bounded"
+ENOUGH, TPOT_BOUND = 0.97, 1.05  # of the best, and of plain decoding's time per token
 SPEEDUPS = (0.5, 0.7, 1, 1.4, 2, 2.8, 4)  # on the axis
 
 
@@ -111,6 +112,29 @@ def _cell(row: pd.Series, which: str) -> str:
     return f"{speedup:.2f}; {row[over]:.2f} ({interval}); {tpot:.2f}"
 
 
+def summarize(rows: pd.DataFrame) -> str:
+    """Return what the page says of all cells together, a line for each setting."""
+    fixed = rows[[name for name in rows.columns if name.startswith(FIXED)]]
+    slower = fixed.lt(1).any(axis=1).sum()
+    lines = [
+        f"{len(rows)} cells; some fixed length is slower than plain decoding in {slower}, "
+        f"at least {fixed.min().min():.3f} of it"
+    ]
+    for title, which in (("goodput", ""), (BOUNDED, f"_{BOUNDED}")):
+        speedup, over = rows[f"speedup{which}"], rows[f"speedup_over_best{which}"]
+        tpot = rows[f"tpot_p99_ratio{which}"]
+        below = (rows[f"speedup_over_best{which}_high"] < ENOUGH).sum()
+        lines.append(
+            f"{title}: {over.mean():.3f} of the best on average, {over.min():.3f} at least, "
+            f"{ENOUGH} or more in {(over >= ENOUGH).sum()}, "
+            f"the whole interval below that in {below}; "
+            f"of plain decoding {speedup.min():.3f} at least and "
+            f"{math.exp(speedup.map(math.log).mean()):.3f} in the geometric mean; "
+            f"P99 at most {TPOT_BOUND} in {(tpot <= TPOT_BOUND).sum()}, {tpot.max():.2f} at worst"
+        )
+    return "\n".join(lines)
+
+
 def plot(rows: pd.DataFrame, path: Path) -> None:
     """Draw throughput over plain decoding's against load, for the controller and fixed lengths."""
     settings = list(rows.groupby(CELL[:3]))
@@ -174,11 +198,11 @@ def main() -> None:
     cells = [read_cell(path) for path in sorted(runs.glob(f"*/*/{RESULTS}"))]
     rows = pd.DataFrame([cell for cell in cells if cell is not None])
     if rows.empty:
-        raise SystemExit(f"{runs} holds no runs; start experiments/load/run.sh")
+        raise SystemExit(f"{runs} holds no finished runs; start experiments/load/run.sh")
     rows = rows.sort_values(CELL, ignore_index=True)
     rows.round(4).to_csv(HERE / "results.csv", index=False)
     plot(rows, HERE / "speedups.png")
-    print(markdown(rows))
+    print(markdown(rows), summarize(rows), sep="\n\n")
 
 
 if __name__ == "__main__":
