@@ -177,7 +177,12 @@ class Proposal:
         return Proposal.chain(roots, lengths, host_lengths=[1] * len(roots))
 
     def check(
-        self, roots: Int[Tensor, "B 1"], budget: Sequence[int], kind: DraftKind, vocab_size: int
+        self,
+        roots: Int[Tensor, "B 1"],
+        budget: Sequence[int],
+        kind: DraftKind,
+        vocab_size: int,
+        max_depth: int | None = None,
     ) -> None:
         """Check the rules that acceptance and later steps rely on.
 
@@ -186,13 +191,14 @@ class Proposal:
         Args:
             roots: The last committed token of each row.
             budget: The drafts that each row was allowed.
+            max_depth: The longest path that the controller asked for; None: any.
 
         Raises:
             InvalidProposalError: If a rule is broken; the message names it.
         """
         from specresearch.proposal_check import violation
 
-        reason = violation(self, roots, budget, kind, vocab_size)
+        reason = violation(self, roots, budget, kind, vocab_size, max_depth)
         if reason is not None:
             raise InvalidProposalError(f"invalid proposal: {reason}")
 

@@ -19,9 +19,10 @@ def violation(
     budget: Sequence[int],
     kind: DraftKind,
     vocab_size: int,
+    max_depth: int | None = None,
 ) -> str | None:
     """Return the first rule that the proposal breaks, or None if it is valid. Syncs often."""
-    for holds, reason in _conditions(proposal, roots, budget, kind, vocab_size):
+    for holds, reason in _conditions(proposal, roots, budget, kind, vocab_size, max_depth):
         is_met = holds if isinstance(holds, bool) else bool(holds.all())
         if not is_met:
             return reason
@@ -34,6 +35,7 @@ def _conditions(
     budget: Sequence[int],
     kind: DraftKind,
     vocab_size: int,
+    max_depth: int | None,
 ) -> Iterator[Condition]:
     """Yield every rule and what to say if it is broken; later rules rely on earlier ones."""
     yield from _shape_conditions(proposal, len(roots))
@@ -42,7 +44,7 @@ def _conditions(
     in_vocabulary = (tokens >= 0) & (tokens < vocab_size)
     yield in_vocabulary, f"a token id lies outside the vocabulary of {vocab_size}"
     yield from _length_conditions(proposal, budget)
-    yield from _tree_conditions(proposal.topology, proposal.acceptable, kind)
+    yield from _tree_conditions(proposal.topology, proposal.acceptable, kind, max_depth)
     yield from _probability_conditions(proposal)
 
 
@@ -83,7 +85,10 @@ def _length_conditions(proposal: Proposal, budget: Sequence[int]) -> Iterator[Co
 
 
 def _tree_conditions(
-    topology: Topology, acceptable: Bool[Tensor, "B N"], kind: DraftKind
+    topology: Topology,
+    acceptable: Bool[Tensor, "B N"],
+    kind: DraftKind,
+    max_depth: int | None,
 ) -> Iterator[Condition]:
     parents = topology.parents
     index = torch.arange(topology.num_nodes, device=parents.device)
@@ -96,6 +101,11 @@ def _tree_conditions(
     derived = Topology(parents)
     depth = int(derived.depth.expand(acceptable.shape).masked_fill(~acceptable, 0).max())
     yield depth <= topology.max_depth, f"max_depth={topology.max_depth}, but it is {depth} deep"
+    if max_depth is not None:
+        yield (
+            depth <= max_depth,
+            f"a path of {depth} drafts where batch.room allows {max_depth} at most",
+        )
     yield (
         derived.max_children <= topology.max_children,
         f"max_children={topology.max_children}, but a node has {derived.max_children}",

@@ -33,6 +33,12 @@ def check(proposal: Proposal, kind: DraftKind = KIND, budget: Sequence[int] = (3
     proposal.check(ROOTS, budget, kind, VOCAB)
 
 
+def test_a_path_that_is_longer_than_was_asked_for_is_refused() -> None:
+    valid().check(ROOTS, (3, 3), KIND, VOCAB, max_depth=2)
+    with pytest.raises(InvalidProposalError, match=r"a path of 2 drafts where .* 1 at most"):
+        valid().check(ROOTS, (3, 3), KIND, VOCAB, max_depth=1)
+
+
 def with_(values: torch.Tensor, at: tuple[int, ...], value: float) -> torch.Tensor:
     changed = values.clone()
     changed[at] = value

@@ -41,7 +41,7 @@ class ProposalCheck:
         """Raise InvalidProposalError if the proposal is among the first and is invalid."""
         if self._num_left > 0:
             self._num_left -= proposal.token_ids.shape[1] > 1
-            proposal.check(batch.roots, budget, self._kind, self._vocab_size)
+            proposal.check(batch.roots, budget, self._kind, self._vocab_size, batch.max_depth)
 
 
 def check_rule(rule: AcceptanceSampler, proposer: Proposer) -> None:

@@ -26,8 +26,8 @@ class Proposer(ABC):
         num_draft_tokens: The most drafts for a row in one step.
         num_probe_nodes: Nodes beside these that are verified but never accepted, such as
             lookahead's window.
-        kind: The drafts that it may make. If they branch, a budget counts nodes, and a path may
-            be longer than the request has room for.
+        kind: The drafts that it may make. If they branch, a budget counts nodes, and the longest
+            path is `batch.room`.
         hidden_layers: The target's hidden states that `start` and `observe` need, in the
             adapter's numbering.
         proposers: The proposers that it combines, if any.

@@ -88,10 +88,10 @@ class Lookahead(Proposer):
         if max(budget) == 0:
             return Proposal.empty(batch.roots)
         trees = []
-        for row, allowed in zip(batch.rows, budget, strict=True):
+        for row, allowed, room in zip(batch.rows, budget, batch.room, strict=True):
             root = row.tokens[-1]
             pool = self._requests[row.slot].pool
-            trees.append(_merge(root, pool.continuations(root), allowed))
+            trees.append(_merge(root, pool.continuations(root), allowed, room))
         lengths = [len(tree) for tree in trees]
         for row, tree in zip(batch.rows, trees, strict=True):
             tree.pad(max(lengths))
@@ -175,13 +175,13 @@ def _first_window(prompt: Sequence[int], width: int, num_guesses: int) -> list[l
     return [[prompt[(begin + i) % length] for begin in begins] for i in range(num_guesses)]
 
 
-def _merge(root: int, runs: Iterable[tuple[int, ...]], budget: int) -> HostTree:
-    """Merge runs of tokens into a tree below the root, as far as the budget goes."""
+def _merge(root: int, runs: Iterable[tuple[int, ...]], budget: int, room: int) -> HostTree:
+    """Merge runs of tokens into a tree below the root, as far as the budget and the room go."""
     tree = HostTree(root)
     children: dict[tuple[int, int], int] = {}
     for run in runs:
         node = 0
-        for token in run:
+        for token in run[:room]:
             if (node, token) not in children:
                 if len(tree) > budget:
                     return tree

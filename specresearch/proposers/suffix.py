@@ -86,25 +86,31 @@ class Suffix(Proposer):
         if not any(budget):
             return Proposal.empty(batch.roots)
         trees = []
-        for row, allowed in zip(batch.rows, budget, strict=True):
-            trees.append(self._draft(row, allowed) if allowed else HostTree(row.tokens[-1]))
+        for row, allowed, room in zip(batch.rows, budget, batch.room, strict=True):
+            none = HostTree(row.tokens[-1])
+            trees.append(self._draft(row, allowed, room) if allowed else none)
         return stack_trees(trees, batch.device, scored=True)
 
-    def _draft(self, row: RequestState, allowed: int) -> HostTree:
+    def _draft(self, row: RequestState, allowed: int, room: int) -> HostTree:
         trie = self._tries[row.slot]
         trie.extend(row.tokens[trie.num_tokens :])
-        best, best_total = self._grow(trie, row.tokens, allowed)
+        best, best_total = self._grow(trie, row.tokens, allowed, room)
         if self.use_global:
             for global_trie in self._global_tries:
-                draft, total = self._grow(global_trie, row.tokens, allowed)
+                draft, total = self._grow(global_trie, row.tokens, allowed, room)
                 if total > best_total:
                     best, best_total = draft, total
         return best
 
     def _grow(
-        self, trie: SuffixTrie, tokens: Sequence[int], allowed: int
+        self, trie: SuffixTrie, tokens: Sequence[int], allowed: int, room: int
     ) -> tuple[HostTree, float]:
-        """Return a draft and the sum of its nodes' probabilities."""
+        """Return a draft and the sum of its nodes' probabilities.
+
+        Args:
+            allowed: The most nodes.
+            room: The longest path.
+        """
         tree, total = HostTree(tokens[-1]), 0.0
         cursor, length = trie.longest_match(tokens[-(self.max_depth // 2) :])
         limit = 0
@@ -115,7 +121,8 @@ class Suffix(Proposer):
         waiting: list[tuple[float, int, int, Follower]] = []
         node, node_probability = 0, 1.0
         while len(tree) <= limit:
-            for follower in self._candidates(trie.followers(cursor)):
+            followers = trie.followers(cursor) if tree.depths[node] < room else ()
+            for follower in self._candidates(followers):
                 probability = node_probability * follower.probability
                 if probability > self.min_probability:
                     heapq.heappush(waiting, (-probability, next(arrival), node, follower))

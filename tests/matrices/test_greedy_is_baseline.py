@@ -15,6 +15,8 @@ from transformers import PreTrainedModel
 
 from specresearch import CausalLM, Engine, Request, RequestOutput, SamplingParams
 from specresearch.acceptance import AcceptanceSampler, Greedy, Rejection
+from specresearch.batch import Batch
+from specresearch.controllers import Fixed
 from specresearch.models.eagle_format import FORMATS
 from specresearch.models.eagle_head import EagleHead
 from specresearch.models.medusa import MedusaHeads
@@ -394,6 +396,19 @@ def test_penalties_hold_along_tree_paths(oracle_tree: Callable[..., Proposer]) -
     )
     assert ids(outputs) == [penalized_by_hand(p, 0.7, 0.4) for p in PROMPTS]
     assert sum(output.record.counts.num_accepted_tokens for output in outputs) > 30
+
+
+class OneLevel(Fixed):
+    def max_depth(self, batch: Batch) -> int:
+        return 1
+
+
+def test_paths_are_no_longer_than_the_controller_asks(proposer: Proposer | None) -> None:
+    engine = Engine(
+        target(), proposer, controller=OneLevel(), max_batch_size=3, num_checked=1_000_000
+    )
+    outputs = run(engine, same())
+    assert ids(outputs) == [generated(p) for p in PROMPTS]
 
 
 @pytest.mark.parametrize("name", SAMPLING)
