@@ -71,6 +71,8 @@ class DraftKind:
         scored: Every proposal has `scores`.
         chain_setting: The setting that makes it draft chains, for errors; None if there is none.
         max_depth: The longest path of a tree; None if that is not known before it is drafted.
+        finds_depth: The scores say how long each path should be, and longer ones cost nothing
+            before they are verified.
     """
 
     trees: bool = False
@@ -78,6 +80,7 @@ class DraftKind:
     scored: bool = False
     chain_setting: str | None = field(default=None, compare=False)
     max_depth: int | None = field(default=None, compare=False)
+    finds_depth: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

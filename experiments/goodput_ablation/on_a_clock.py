@@ -73,7 +73,8 @@ class Timed:
 
         def timed(batch: Batch, budget: Sequence[int]) -> Proposal:
             proposal = propose(batch, budget)
-            drafting = once + level * proposal.topology.max_depth + node * sum(budget)
+            num_drafts = int(proposal.lengths.sum()) - len(batch)
+            drafting = once + level * proposal.topology.max_depth + node * num_drafts
             self.clock.advance(drafting if any(budget) else NOT_DRAFTING)
             return proposal
 

@@ -53,6 +53,7 @@ class Evidence:
             run's mean.
         counts_unmade: It counts as refused by the request, too. That tells who gets nothing from
             the others' drafts; but who finds something now and then is underestimated.
+        finds_depth: Whoever drafts is asked for every level, see `DraftKind`.
         forecast: What was measured before the run.
     """
 
@@ -63,9 +64,11 @@ class Evidence:
         prior_weight: float,
         *,
         counts_unmade: bool = False,
+        finds_depth: bool = False,
         forecast: DraftForecast | None = None,
     ) -> None:
         self.prior_weight, self.counts_unmade = prior_weight, counts_unmade
+        self._finds_depth = finds_depth
         self.requests = PerRequest(RequestEvidence)
         self._memory, self._many = memory, 1.0 if counts_unmade else _MANY
         self._totals = np.zeros((5, num_levels))
@@ -148,6 +151,8 @@ class Evidence:
         num_accepted = _joined(step.record.num_accepted_tokens for step in steps)
         num_new = _joined(step.record.num_new_tokens for step in steps)
         levels = np.arange(len(self._tried))
+        if self._finds_depth:
+            asked[asked > 0] = len(levels)
         drawn = levels < asked[:, None]
         accepted = (levels < num_accepted[:, None]) * 1.0
         # What lies behind the end of an output is not judged.

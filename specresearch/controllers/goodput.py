@@ -34,7 +34,7 @@ class Goodput(TracedController):
     A step has two decisions, each by what it may look at:
 
     - Before drafting, how deep each request drafts, from earlier steps. A drafter with a model
-      needs a pass for each level.
+      needs a pass for each level; one that needs none may find its depth by itself.
     - After drafting, which nodes are verified, by the drafter's own scores, if all drafts are point
       masses: any choice among these is lossless. What scores mean is learned from the run. Sampled
       drafts are shortened by the first decision alone, and trees of few requests mostly have the
@@ -110,7 +110,12 @@ class Goodput(TracedController):
     def reset(self) -> None:
         super().reset()
         self._estimates = RunEstimates(
-            self._max_depth, self.memory, self.prior_weight, self.max_slowdown, self._forecast
+            self._max_depth,
+            self.memory,
+            self.prior_weight,
+            self.max_slowdown,
+            self._forecast,
+            finds_depth=self._kind.finds_depth,
         )
         self._unlearned: list[AskedStep] = []
         self._size = TreeSize(self.memory)
@@ -160,7 +165,8 @@ class Goodput(TracedController):
         return self._schedule.is_due() or is_other or is_late
 
     def max_depth(self, batch: Batch) -> int | None:
-        return max(self._asked) if self._kind.trees else None
+        is_limited = self._kind.trees and not self._kind.finds_depth
+        return max(self._asked) if is_limited else None
 
     def max_width(self, batch: Batch) -> int | None:
         is_free = self._kind.trees and not any(self._has_own_number)

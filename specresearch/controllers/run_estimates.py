@@ -29,6 +29,7 @@ class RunEstimates:
             run's mean; None for the default.
         max_slowdown: The most that a request's time per token may be, relative to plain steps.
         forecast: What was measured before the run.
+        finds_depth: Whoever drafts is asked for every level, see `DraftKind`.
     """
 
     def __init__(
@@ -38,11 +39,18 @@ class RunEstimates:
         prior_weight: float | None,
         max_slowdown: float | None,
         forecast: DraftForecast | None,
+        *,
+        finds_depth: bool = False,
     ) -> None:
         self.max_slowdown, is_bound = max_slowdown, max_slowdown is not None
         weight = prior_weight or (_BOUND_WEIGHT if is_bound else _WEIGHT)
         self.evidence = Evidence(
-            num_levels, memory, weight, counts_unmade=is_bound, forecast=forecast
+            num_levels,
+            memory,
+            weight,
+            counts_unmade=is_bound,
+            finds_depth=finds_depth,
+            forecast=forecast,
         )
         self.step_time, self.prefill = StepTime(memory), PrefillCost()
         self.scores = ScoreCalibration(num_levels, memory)

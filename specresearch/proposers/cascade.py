@@ -49,6 +49,7 @@ class Cascade(Proposer):
             trees=any(kind.trees for kind in kinds),
             sampled=all(kind.sampled for kind in kinds),
             scored=all(kind.scored for kind in kinds),
+            finds_depth=all(kind.finds_depth for kind in kinds),
         )
         self._lengths = [proposer.num_draft_tokens for proposer in proposers]
         self.num_draft_tokens = max(self._lengths[: len(self._asked)])

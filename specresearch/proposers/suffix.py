@@ -64,7 +64,9 @@ class Suffix(Proposer):
         self.max_factor, self.offset, self.min_probability = max_factor, offset, min_probability
         self.branch, self.max_depth = branch, max_depth
         self.use_global, self.max_global_nodes = use_global, max_global_nodes
-        self.kind = DraftKind(branch, scored=True, chain_setting="proposer.branch=false")
+        self.kind = DraftKind(
+            branch, scored=True, chain_setting="proposer.branch=false", finds_depth=branch
+        )
         self._rows: dict[int, RequestState] = {}
         self._tries: dict[int, SuffixTrie] = {}
         self.reset()

@@ -21,9 +21,10 @@ def evidence_of(
     asked: int = DEPTH,
     *,
     counts_unmade: bool = False,
+    finds_depth: bool = False,
 ) -> Evidence:
     """Return the evidence of steps whose rows all made and accepted the same numbers of drafts."""
-    evidence = Evidence(DEPTH, 1e9, WEIGHT, counts_unmade=counts_unmade)
+    evidence = Evidence(DEPTH, 1e9, WEIGHT, counts_unmade=counts_unmade, finds_depth=finds_depth)
     requests = evidence.requests.select(batch_of(rows_of(num_rows)).rows)
     for drafted, accepted in drafts:
         record = record_of([drafted] * num_rows, [accepted] * num_rows)
@@ -42,6 +43,18 @@ def test_a_request_like_the_run_is_expected_to_be_accepted_like_the_run() -> Non
     assert request.num_expected / request.num_accepted == pytest.approx(1, abs=0.1)
     (survival,) = evidence.survival()
     np.testing.assert_allclose(survival, rates.cumprod(), rtol=0.15)
+
+
+def test_a_drafter_that_finds_its_depth_shows_as_much_whatever_was_asked() -> None:
+    """Deeper nodes than a trial asked for once seemed to come from nowhere, dozens a row."""
+    drafts = [(0, 0), (1, 1), (6, 4), (6, 6)] * 40
+    shallow = evidence_of(drafts, asked=1, finds_depth=True)
+    deep = evidence_of(drafts)
+    np.testing.assert_array_equal(shallow.nodes(), deep.nodes())
+    np.testing.assert_array_equal(shallow.survival(), deep.survival())
+    assert deep.nodes()[1:].max() < 0.55
+    unaware = evidence_of(drafts, asked=1)
+    assert unaware.nodes()[1:].min() > 10
 
 
 @pytest.mark.parametrize(("num_accepted", "num_judged"), [(0.0, 20.0), (7.0, 10.0), (40.0, 40.0)])

@@ -36,6 +36,21 @@ ALPHA, POWER, VISIBLE_TV, SLOTS = 1e-4, 0.95, 0.15, 32
 LEVEL, NODE = 0.02, 0.003  # seconds; plain steps take one
 
 
+def test_a_tree_that_finds_its_depth_is_not_cut_to_what_is_expected_to_pay() -> None:
+    batch = batch_of(rows_of(2))
+    limits = []
+    for proposer in (TokenRecycling(8), Suffix(8), Suffix(8, branch=False)):
+        controller = Goodput()
+        controller.bind(proposer.kind, proposer.num_draft_tokens)
+        for _ in range(4):  # first steps draft from the fourth on
+            asked = controller.budget(batch)
+            controller._schedule.step += 1
+        assert any(asked)
+        limits.append(controller.max_depth(batch))
+    assert limits[0] in range(1, 4)
+    assert limits[1:] == [None, None]
+
+
 class OnAMachine(Goodput):
     """Reads the times of a machine on which nodes cost, instead of a clock."""
 
