@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every method at its default: alone, in `auto`'s shape, and under `goodput` with 1, 8 and 32 requests in flight. CNNDM and SHAREGPT name
 # published files; METHODS, LOADS ("8 80" is 8 in flight and 80 requests), TEMPERATURES, DATASETS and ALONE=no choose a part. Further
-# arguments are added to every run, e.g. repeats=4 or, after an interruption, resume=true.
+# arguments are added to every run, e.g. repeats=4 or, after an interruption, resume=true. TABLE=no leaves the table of this folder alone.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${OUT:-outputs/defaults}
@@ -28,4 +28,4 @@ for dataset in ${DATASETS:-cnndm sharegpt}; do
         steered "$dataset" "$file" "$concurrency" "$num_requests" "$@"
     done <<< "$loads,"
 done
-python experiments/defaults/table.py "$out"
+[ "${TABLE:-yes}" = no ] || python experiments/defaults/table.py "$out"

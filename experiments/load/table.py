@@ -1,6 +1,9 @@
 """Write results.csv and speedups.png from the runs of `run.sh`, and print the table.
 
-python experiments/load/table.py outputs/load
+    python experiments/load/table.py outputs/load
+
+Any runs with fixed lengths will do; `--to` names another folder for the files. Lines and counts of
+`bounded` are left out if it was not measured.
 """
 
 import argparse
@@ -24,6 +27,7 @@ CELL = ["proposer", "dataset", "temperature", "concurrency"]
 FIXED, BOUNDED = "fixed-", "bounded"
 ENOUGH, TPOT_BOUND = 0.97, 1.05  # of the best, and of plain decoding's time per token
 SPEEDUPS = (0.5, 0.7, 1, 1.4, 2, 2.8, 4)  # on the axis
+PANELS = 4  # beside one another
 
 
 def read_cell(path: Path) -> dict[str, Any] | None:
@@ -56,7 +60,8 @@ def read_cell(path: Path) -> dict[str, Any] | None:
                     math.nan,
                     math.nan,
                 )
-    row[f"tpot_p99_ratio_{BOUNDED}"] = sides[BOUNDED]["tpot_p99"] / sides[BASELINE]["tpot_p99"]
+    if BOUNDED in sides:
+        row[f"tpot_p99_ratio_{BOUNDED}"] = sides[BOUNDED]["tpot_p99"] / sides[BASELINE]["tpot_p99"]
     row["worst_tpot_p99_ratio_fixed"] = max(
         side["tpot_p99"] / sides[BASELINE]["tpot_p99"]
         for name, side in sides.items()
@@ -67,7 +72,14 @@ def read_cell(path: Path) -> dict[str, Any] | None:
         summary.get("outputs_equal"),
     )
     row["schedule_share"] = max(side["schedule_share"] for side in sides.values())
+    row["commit"] = (results["provenance"]["git_commit"] or "")[:7]
+    row["day"] = results["provenance"]["started"][:10]
     return row
+
+
+def sides_of(rows: pd.DataFrame) -> dict[str, str]:
+    """Return what ends the names of the columns of each side that a controller steers."""
+    return {"goodput": ""} | ({BOUNDED: f"_{BOUNDED}"} if BOUNDED in rows else {})
 
 
 def markdown(rows: pd.DataFrame) -> str:
@@ -78,30 +90,24 @@ def markdown(rows: pd.DataFrame) -> str:
     throughput over the better of plain decoding and the best fixed length with its interval, and
     the 99th percentile of the time per output token over plain decoding's.
     """
-    loads = sorted(rows["concurrency"].unique())
+    loads, steered = sorted(rows["concurrency"].unique()), sides_of(rows)
     lines = ["| in flight | " + " | ".join(map(str, loads)) + " |", "|---" * (1 + len(loads)) + "|"]
     for setting, group in rows.groupby(CELL[:3]):
         by_load = group.set_index("concurrency")
         proposer, dataset, temperature = setting  # type: ignore[misc]
-        for title, cell in (("fixed", _fixed), ("goodput", _goodput), (BOUNDED, _bounded)):
-            cells = [cell(by_load.loc[load]) if load in by_load.index else "-" for load in loads]
-            lines.append(
-                f"| {proposer}, {dataset}, {temperature:g}: {title} | " + " | ".join(cells) + " |"
-            )
+        measured = {load: by_load.loc[load] for load in loads if load in by_load.index}
+        texts = {"fixed": {load: _fixed(row) for load, row in measured.items()}}
+        for title, which in steered.items():
+            texts[title] = {load: _cell(row, which) for load, row in measured.items()}
+        for title, by in texts.items():
+            cells = " | ".join(by.get(load, "-") for load in loads)
+            lines.append(f"| {proposer}, {dataset}, {temperature:g}: {title} | {cells} |")
     return "\n".join(lines)
 
 
 def _fixed(row: pd.Series) -> str:
     speedups = [row[name] for name in row.index if name.startswith(FIXED) and pd.notna(row[name])]
     return f"{min(speedups):.2f} to {max(speedups):.2f}"
-
-
-def _goodput(row: pd.Series) -> str:
-    return _cell(row, "")
-
-
-def _bounded(row: pd.Series) -> str:
-    return _cell(row, f"_{BOUNDED}")
 
 
 def _cell(row: pd.Series, which: str) -> str:
@@ -120,7 +126,7 @@ def summarize(rows: pd.DataFrame) -> str:
         f"{len(rows)} cells; some fixed length is slower than plain decoding in {slower}, "
         f"at least {fixed.min().min():.3f} of it"
     ]
-    for title, which in (("goodput", ""), (BOUNDED, f"_{BOUNDED}")):
+    for title, which in sides_of(rows).items():
         speedup, over = rows[f"speedup{which}"], rows[f"speedup_over_best{which}"]
         tpot = rows[f"tpot_p99_ratio{which}"]
         below = (rows[f"speedup_over_best{which}_high"] < ENOUGH).sum()
@@ -138,10 +144,11 @@ def summarize(rows: pd.DataFrame) -> str:
 def plot(rows: pd.DataFrame, path: Path) -> None:
     """Draw throughput over plain decoding's against load, for the controller and fixed lengths."""
     settings = list(rows.groupby(CELL[:3]))
+    num_lines = -(-len(settings) // PANELS)
     figure, axes = plt.subplots(
-        2,
-        -(-len(settings) // 2),
-        figsize=(15, 7),
+        num_lines,
+        PANELS,
+        figsize=(15, 3.5 * num_lines),
         sharex=True,
         sharey=True,
         squeeze=False,
@@ -163,7 +170,8 @@ def plot(rows: pd.DataFrame, path: Path) -> None:
                 color="0.4",
                 fontsize=8,
             )
-        for name, color, marker in (("speedup", "C0", "o"), (f"speedup_{BOUNDED}", "C1", "s")):
+        for which, color, marker in zip(sides_of(rows).values(), ("C0", "C1"), "os", strict=False):
+            name = f"speedup{which}"
             errors = [group[name] - group[f"{name}_low"], group[f"{name}_high"] - group[name]]
             axis.errorbar(
                 group["concurrency"],
@@ -179,13 +187,14 @@ def plot(rows: pd.DataFrame, path: Path) -> None:
         axis.set_xticks(group["concurrency"], [str(load) for load in group["concurrency"]])
         axis.set_yscale("log", base=2)
         axis.set_yticks(SPEEDUPS, [f"{speedup:g}" for speedup in SPEEDUPS])
+    for axis in axes.flat[len(settings) :]:
+        axis.remove()
     figure.supxlabel("requests in flight")
     figure.supylabel("throughput / plain decoding's")
-    figure.suptitle(
-        "goodput (blue, circles; 95% intervals) and with a bound on what a request may lose "
-        "(orange, squares), "
-        "beside fixed draft lengths (grey, by length)"
-    )
+    title = "goodput (blue, circles; 95% intervals)"
+    if BOUNDED in rows:
+        title += " and with a bound on what a request may lose (orange, squares)"
+    figure.suptitle(f"{title}, beside fixed draft lengths (grey, by length)")
     figure.savefig(path, dpi=110)
 
 
@@ -194,14 +203,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", type=Path)
-    runs = parser.parse_args().runs
+    parser.add_argument("--to", type=Path, default=HERE, help="the folder of what is written")
+    args = parser.parse_args()
+    runs, folder = args.runs, args.to
     cells = [read_cell(path) for path in sorted(runs.glob(f"*/*/{RESULTS}"))]
     rows = pd.DataFrame([cell for cell in cells if cell is not None])
     if rows.empty:
         raise SystemExit(f"{runs} holds no finished runs; start experiments/load/run.sh")
     rows = rows.sort_values(CELL, ignore_index=True)
-    rows.round(4).to_csv(HERE / "results.csv", index=False)
-    plot(rows, HERE / "speedups.png")
+    rows.round(4).to_csv(folder / "results.csv", index=False)
+    plot(rows, folder / "speedups.png")
     print(markdown(rows), summarize(rows), sep="\n\n")
 
 

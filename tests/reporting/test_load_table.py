@@ -11,7 +11,14 @@ import pytest
 from experiments.load import table
 
 
-def write_run(folder: Path, *, over_best: float, concurrency: int, complete: bool = True) -> None:
+def write_run(
+    folder: Path,
+    *,
+    over_best: float,
+    concurrency: int,
+    complete: bool = True,
+    bounded: bool = True,
+) -> None:
     """Write what the table reads of a run of n-gram on articles."""
     run = folder / f"cnndm-{concurrency}" / "ngram-temperature0"
     run.mkdir(parents=True)
@@ -35,8 +42,16 @@ def write_run(folder: Path, *, over_best: float, concurrency: int, complete: boo
         "tpot_p99_ratio": 1.6,
         "outputs_equal": True,
     }
-    intervals = {"speedup_over_best": [over_best - 0.02, over_best + 0.02]}
-    results = {"complete": complete, "summary": summary, "intervals": intervals, "sides": sides}
+    if not bounded:
+        sides.pop("bounded")
+        summary = {name: value for name, value in summary.items() if "bounded" not in name}
+    results = {
+        "complete": complete,
+        "summary": summary,
+        "intervals": {"speedup_over_best": [over_best - 0.02, over_best + 0.02]},
+        "sides": sides,
+        "provenance": {"git_commit": "abcdef0123", "started": "2026-11-29T08:00:00+00:00"},
+    }
     (run / "results.json").write_text(json.dumps(results), encoding="utf-8")
 
 
@@ -46,10 +61,9 @@ def make_table(
 ) -> Callable[[Path], tuple[pd.DataFrame, str]]:
     written = tmp_path / "written"
     written.mkdir()
-    monkeypatch.setattr(table, "HERE", written)
 
     def make(runs: Path) -> tuple[pd.DataFrame, str]:
-        monkeypatch.setattr(sys, "argv", ["table.py", str(runs)])
+        monkeypatch.setattr(sys, "argv", ["table.py", str(runs), "--to", str(written)])
         table.main()
         assert (written / "speedups.png").stat().st_size > 0
         return pd.read_csv(written / "results.csv"), capsys.readouterr().out
@@ -66,6 +80,7 @@ def test_ratios_are_over_plain_decoding(
     assert row[["proposer", "dataset"]].tolist() == ["ngram", "cnndm"]
     assert row[["concurrency", "fixed-1", "fixed-5", "best"]].tolist() == [8, 0.9, 1.5, "fixed-5"]
     assert row[["tpot_p99_ratio_bounded", "worst_tpot_p99_ratio_fixed"]].tolist() == [1.2, 1.5]
+    assert row[["commit", "day"]].astype(str).tolist() == ["abcdef0", "2026-11-29"]
     assert "| ngram, cnndm, 0: fixed | 0.90 to 1.50 |" in printed
     assert "| ngram, cnndm, 0: goodput | 1.60; 1.07 (1.05 to 1.09); 1.60 |" in printed
     assert "| ngram, cnndm, 0: bounded | 1.20; 0.80 (no interval); 1.20 |" in printed
@@ -81,6 +96,19 @@ def test_all_cells_are_counted_together(
     assert "goodput: 0.960 of the best on average, 0.900 at least, 0.97 or more in 1, " in printed
     assert "the whole interval below that in 1; of plain decoding 1.600 at least" in printed
     assert "P99 at most 1.05 in 0, 1.60 at worst" in printed
+
+
+def test_runs_without_a_bound_have_no_line_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "runs", over_best=1.07, concurrency=8, bounded=False)
+    monkeypatch.setattr(sys, "argv", ["table.py", str(tmp_path / "runs"), "--to", str(tmp_path)])
+    table.main()
+    printed = capsys.readouterr().out
+    assert "| ngram, cnndm, 0: goodput | 1.60; 1.07 (1.05 to 1.09); 1.60 |" in printed
+    assert "goodput: 1.070 of the best on average" in printed
+    assert "bounded" not in printed
+    assert (tmp_path / "results.csv").exists()
 
 
 def test_an_interrupted_run_is_left_out(
