@@ -38,7 +38,7 @@ class Goodput(TracedController):
     - After drafting, which nodes are verified, by the drafter's own scores, if all drafts are point
       masses: any choice among these is lossless. What scores mean is learned from the run. Sampled
       drafts are shortened by the first decision alone, and trees of few requests mostly have the
-      number of nodes that was chosen lately.
+      number of nodes that was chosen lately, or as many as a lookup finds.
 
     Both keep a draft if it yields more tokens than its time would yield elsewhere. A decision that
     confirms the one before holds for twice as many steps, and longer if decisions have taken too
@@ -118,7 +118,7 @@ class Goodput(TracedController):
             finds_depth=self._kind.finds_depth,
         )
         self._unlearned: list[AskedStep] = []
-        self._size = TreeSize(self.memory)
+        self._size = TreeSize(self.memory, finds_depth=self._kind.finds_depth)
         self._first = FirstSteps(self._kind, self._forecast)
         self._exploration = TimeAccount(self.explore)
         self._schedule = DecisionSchedule(len(self._first))

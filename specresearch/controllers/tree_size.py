@@ -17,19 +17,21 @@ class TreeSize:
     """How many nodes a row drafts: enough to choose from by their scores, or as many as are chosen.
 
     Nodes of few requests are not chosen in every step, but until as many choices are known as are
-    remembered, and then once a decision. In between a row drafts the number that was chosen.
+    remembered, and then once a decision. In between a row drafts the number that was chosen, or what
+    it finds: a lookup finds many nodes in few steps.
 
     Args:
         memory: Choices that have to be known.
+        finds_depth: Trees find their depth, see `DraftKind`.
 
     Attributes:
         width: Nodes of a level to expand.
         chooses: Nodes are chosen in this step.
     """
 
-    def __init__(self, memory: float) -> None:
+    def __init__(self, memory: float, *, finds_depth: bool = False) -> None:
         self.width, self.chooses = _power_of_2(ceil(_SPARE)), True
-        self._memory, self._num_choices = memory, 0
+        self._memory, self._finds_depth, self._num_choices = memory, finds_depth, 0
         self._num_drafts = self._num_chosen = 0
 
     def num_nodes(self, num_rows: int, depth: int, *, is_new: bool) -> int:
@@ -42,7 +44,7 @@ class TreeSize:
         """
         is_known = self._num_choices >= self._memory
         self.chooses = num_rows >= _FEW or is_new or not is_known
-        if not self.chooses:
+        if not (self.chooses or self._finds_depth):
             return max(self._num_chosen, 1)
         # The powers of 2 alone, since graphs on a GPU are made for each number.
         return _power_of_2(max(_LEAST * depth, self._num_drafts))

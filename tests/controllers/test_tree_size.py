@@ -39,6 +39,14 @@ def test_few_requests_choose_until_enough_choices_are_known_and_then_once_a_deci
     assert size.chooses
 
 
+def test_few_requests_draft_what_they_find_between_choices() -> None:
+    """A lookup's long match is worth most, and is longer than what is usually chosen."""
+    size = TreeSize(memory=50.0, finds_depth=True)
+    size.observe(steps_of(1, 60))
+    assert size.num_nodes(1, 3, is_new=False) == 16
+    assert not size.chooses
+
+
 def test_few_requests_draft_what_the_last_choices_left() -> None:
     size = TreeSize(memory=50.0)
     size.observe(steps_of(3, 60))
