@@ -17,8 +17,8 @@ class TreeSize:
     """How many nodes a row drafts: enough to choose from by their scores, or as many as are chosen.
 
     Nodes of few requests are not chosen in every step, but until as many choices are known as are
-    remembered, and then once a decision. In between a row drafts the number that was chosen, or what
-    it finds: a lookup finds many nodes in few steps.
+    remembered, and then once a decision. In between a row drafts the number that was chosen, or
+    what it finds: a lookup finds many nodes in few steps.
 
     Args:
         memory: Choices that have to be known.
