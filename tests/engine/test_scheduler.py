@@ -91,7 +91,7 @@ class TestStepLimit:
             target, ALL[name](), max_batch_size=4, scheduling=settings, observers=[meter.watch]
         )
         meter.run(engine)
-        assert limit - 1 <= max(meter.tokens) <= limit
+        assert limit - 2 <= max(meter.tokens) <= limit
 
     def test_drafts_leave_most_of_a_step_to_prefill(self, target: CausalLM) -> None:
         """Three drafting requests share a quarter of what their roots leave to prefill."""
