@@ -81,7 +81,12 @@ def meter(target: CausalLM, monkeypatch: pytest.MonkeyPatch) -> Meter:
 
 class TestStepLimit:
     @pytest.mark.parametrize(
-        ("name", "limit"), [*((name, 12) for name in ALL), ("lookahead", 5), ("draft_model", 30)]
+        ("name", "limit"),
+        [
+            *((name, 12) for name in ALL if name != "lookahead"),
+            *(("lookahead", limit) for limit in (5, 10, 15, 18)),  # which its runs fill
+            ("draft_model", 30),
+        ],
     )
     def test_no_step_processes_more_tokens(
         self, target: CausalLM, meter: Meter, name: str, limit: int
@@ -91,7 +96,7 @@ class TestStepLimit:
             target, ALL[name](), max_batch_size=4, scheduling=settings, observers=[meter.watch]
         )
         meter.run(engine)
-        assert limit - 2 <= max(meter.tokens) <= limit
+        assert limit - 1 <= max(meter.tokens) <= limit
 
     def test_drafts_leave_most_of_a_step_to_prefill(self, target: CausalLM) -> None:
         """Three drafting requests share a quarter of what their roots leave to prefill."""
