@@ -95,6 +95,9 @@ class DraftForecast:
         num_rows: Requests of the steps that were timed.
         draft_seconds: Levels, and the time to draft them.
         rest_seconds: Drafts of all rows, and the rest of a step's time.
+        judged_scores: Nodes of each level whose parent was accepted, by class of their scores as
+            `ScoreCalibration` has them. All nodes were verified, whatever their score.
+        accepted_scores: Those of them that were accepted.
     """
 
     survival: tuple[float, ...]
@@ -103,6 +106,8 @@ class DraftForecast:
     num_rows: int = 1
     draft_seconds: tuple[tuple[int, float], ...] = ()
     rest_seconds: tuple[tuple[int, float], ...] = ()
+    judged_scores: tuple[tuple[float, ...], ...] = ()
+    accepted_scores: tuple[tuple[float, ...], ...] = ()
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "DraftForecast":
@@ -112,9 +117,12 @@ class DraftForecast:
             for name in ("draft_seconds", "rest_seconds")
         )
         survival, nodes = (tuple(map(float, data[name])) for name in ("survival", "nodes"))
-        return DraftForecast(
-            survival, nodes, float(data["drafted"]), int(data["num_rows"]), draft, rest
+        judged, accepted = (
+            tuple(tuple(map(float, level)) for level in data.get(name, ()))
+            for name in ("judged_scores", "accepted_scores")
         )
+        drafted, num_rows = float(data["drafted"]), int(data["num_rows"])
+        return DraftForecast(survival, nodes, drafted, num_rows, draft, rest, judged, accepted)
 
 
 @dataclass(frozen=True)
@@ -147,6 +155,13 @@ class Proposal:
     scores: Float[Tensor, "B N"] | None = None
     probe: Bool[Tensor, "#B N"] | None = None
     host_lengths: tuple[int, ...] | None = None
+
+    @property
+    def can_be_chosen_from(self) -> bool:
+        """Whether nodes may be left out by their scores: those of point masses, if there are no
+        probes."""
+        is_point_mass = self.draft_probs is None and self.probe is None
+        return self.scores is not None and is_point_mass
 
     @staticmethod
     def chain(

@@ -1,5 +1,6 @@
 """What a calibration measured: acceptance and times; and the fastest shape by them."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -8,6 +9,9 @@ from jaxtyping import Float
 
 from specresearch.calibration.acceptance_table import Acceptance, AcceptanceTable
 from specresearch.calibration.shape_times import Medians, ShapeTimes
+from specresearch.controllers.evidence import AskedStep
+from specresearch.controllers.score_calibration import ScoreCalibration
+from specresearch.controllers.scored_tree import ScoredTree
 from specresearch.engine import Step
 from specresearch.proposal import DraftForecast
 from specresearch.proposers.draft_shape import DraftKindName, DraftShape
@@ -68,6 +72,10 @@ class ShapeMeasurement:
         self.tables = {shape.kind: AcceptanceTable(shape) for shape in shapes}
         self.times = ShapeTimes()
         self._levels = {shape.kind: Medians() for shape in shapes}
+        self._scores = {
+            shape.kind: ScoreCalibration(shape.depth or shape.num_draft_tokens, math.inf)
+            for shape in shapes
+        }
         self.is_num_auto = is_num_auto
         self._drafted: dict[DraftKindName, list[_Drafted]] = {shape.kind: [] for shape in shapes}
 
@@ -90,6 +98,10 @@ class ShapeMeasurement:
             deepest = max(step.record.draft_depth)
             self._levels[shape.kind].add(deepest, step.record.times.propose)
         self.tables[shape.kind].add(step, shape)
+        if step.proposal.can_be_chosen_from:
+            tree = ScoredTree.of(step.proposal)
+            whole = AskedStep(step.record, (), (), (tree, tree.is_valid))
+            self._scores[shape.kind].observe([whole])
         self._drafted[shape.kind].append(_Drafted(shape.num_draft_tokens, num_drafts, num_probes))
 
     def plain(self, batch_size: int) -> Prediction:
@@ -128,6 +140,7 @@ class ShapeMeasurement:
             levels = levels.replaced(confirmation._levels[kind])
             rest = rest.replaced(confirmation.times.rest[kind])
         enough = FAR_LARGER * num_rows * (1 + best.shape.num_draft_tokens)
+        judged, accepted = (tuple(map(tuple, c.tolist())) for c in self._scores[kind].counts)
         return DraftForecast(
             tuple(np.minimum.accumulate(gained.clip(0.0, 1.0)).tolist()),
             tuple(nodes.clip(min=0.0).tolist()),
@@ -138,6 +151,8 @@ class ShapeMeasurement:
                 (size - num_rows, seconds)
                 for size, seconds in rest.at_some(MOST_SIZES, num_rows, enough)
             ),
+            judged_scores=judged,
+            accepted_scores=accepted,
         )
 
     def _best_sizes(self, table: AcceptanceTable) -> list[DraftShape]:

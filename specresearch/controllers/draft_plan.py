@@ -63,7 +63,7 @@ class Prospects:
         seconds, costs = self.plain_seconds, self.costs
         if deepest:
             seconds += costs.any + costs.level * deepest
-            seconds += float(self._own_seconds.take(depths, mode="clip").sum())
+            seconds += float(self._own_seconds[self._known(depths)].sum())
             seconds += float(self.prefill @ ((1 + gained) * (depths > 0)))
         return DraftPlan(depths, len(depths) + float(gained.sum()), seconds)
 
@@ -105,7 +105,7 @@ class Prospects:
         values = self._gained * (1 - prefill) - price * self._own_seconds
         values[:, 1:] -= prefill
         values[self._levels > self.limits[:, None]] = -np.inf
-        deepest = self._levels.clip(min=int(self.given.max()))
+        deepest = np.maximum(self._levels, self.given.max())
         shared = self.costs.level * deepest + self.costs.any * (deepest > 0)
         best = np.maximum.accumulate(values, axis=1).sum(axis=0) - price * shared
         chosen = values[:, : int(best.argmax()) + 1].argmax(axis=1)
@@ -127,7 +127,11 @@ class Prospects:
 
     def accepted(self, depths: Int[np.ndarray, " R"]) -> Float[np.ndarray, " R"]:
         """Return the expected accepted drafts of each row."""
-        return self._gained[np.arange(len(depths)), depths.clip(max=len(self.nodes))]
+        return self._gained[np.arange(len(depths)), self._known(depths)]
+
+    def _known(self, depths: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
+        """Return these depths, or the last level where they are deeper, as given ones may be."""
+        return np.minimum(depths, len(self.nodes))
 
     @cached_property
     def _levels(self) -> Int[np.ndarray, " D"]:

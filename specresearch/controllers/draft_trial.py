@@ -53,7 +53,7 @@ class DraftTrial:
         free = replace(prospects, prefill=0 * spent)
         limits = np.where(is_paid, prospects.limits, 0)
         steps = (
-            free.plan(np.maximum(limits.clip(max=depth), prospects.given))
+            free.plan(np.maximum(np.minimum(limits, depth), prospects.given))
             for depth in range(1, deepest + 1)
         )
         step = max(steps, key=lambda plan: plan.rate)

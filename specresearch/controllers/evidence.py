@@ -14,7 +14,7 @@ from specresearch.metrics import StepRecord
 from specresearch.proposal import DraftForecast
 
 _UNKNOWN = 0.5  # acceptance of the first level before anything is known
-_FORECAST_WEIGHT = 20.0  # drafts as which a forecast counts
+FORECAST_WEIGHT = 20.0  # drafts as which a forecast counts
 _REQUEST_MEMORY = 60.0  # judged drafts of a request that count
 _MANY = 10.0  # requests that show in a step what the run is like; fewer need more steps for it
 
@@ -79,7 +79,7 @@ class Evidence:
             made = np.append(forecast.drafted, survival)[:-1]
             nodes = forecast.nodes[: len(survival)]
             counts = [survival, above, made, nodes, np.ones(len(survival))]
-            self._totals[:, : len(survival)] = _FORECAST_WEIGHT * np.array(counts)
+            self._totals[:, : len(survival)] = FORECAST_WEIGHT * np.array(counts)
 
     def rates(self) -> Float[np.ndarray, " K"]:
         """Return the acceptance of each level once the one before is accepted.
@@ -208,7 +208,7 @@ def _num_nodes(steps: Sequence[AskedStep], num_levels: int) -> Float[np.ndarray,
     whole = [step.record for step in steps if step.chosen is None]
     numbers = _joined(record.num_draft_tokens for record in whole)
     depths = _joined(record.draft_depth for record in whole)
-    nodes = (numbers / depths.clip(min=1)) @ (np.arange(num_levels) < depths[:, None])
+    nodes = (numbers / np.maximum(depths, 1)) @ (np.arange(num_levels) < depths[:, None])
     for step in steps:
         if step.chosen is not None:
             tree, verified = step.chosen

@@ -174,12 +174,11 @@ class Goodput(TracedController):
 
     def trim(self, proposal: Proposal) -> Proposal:
         self._tree = None
-        is_scored = proposal.scores is not None and proposal.draft_probs is None
-        if not (is_scored and self._size.chooses):
+        if not (proposal.can_be_chosen_from and self._size.chooses):
             return proposal
         num_drafts = (proposal.topology.num_nodes - 1) * len(proposal.token_ids)
         is_cheap = num_drafts * self._node_seconds <= self.margin * self._step_seconds
-        if proposal.probe is not None or (is_cheap and not self._is_start):
+        if is_cheap and not self._is_start:
             return proposal
         tree = ScoredTree.of(proposal)
         keep = self._estimates.scores.survival(tree) >= min(self._price * self._node_seconds, 1.0)

@@ -53,7 +53,7 @@ class RunEstimates:
             forecast=forecast,
         )
         self.step_time, self.prefill = StepTime(memory), PrefillCost()
-        self.scores = ScoreCalibration(num_levels, memory)
+        self.scores = ScoreCalibration(num_levels, memory, forecast)
         if forecast is not None:
             self.step_time.foresee(forecast)
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from specresearch.controllers.evidence import AskedStep
+from specresearch.controllers.evidence import FORECAST_WEIGHT, AskedStep
 from specresearch.controllers.scored_tree import ScoredTree, ranks
+from specresearch.proposal import DraftForecast
 from specresearch.tree_paths import along_paths
 
 _EDGES = np.array([0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95])  # of classes of scores
@@ -19,14 +20,27 @@ _PRIOR = 4.0
 class ScoreCalibration:
     """How often a node with a score was accepted once its parent was, by level.
 
+    Only nodes that seem worth it are verified, so a class of scores that was refused by chance
+    would not be judged again. So a forecast, for which all nodes were, is never forgotten.
+
     Args:
         num_levels: The longest path that is drafted.
-        memory: Steps whose nodes were chosen, after which one counts 1/e.
+        memory: Steps whose nodes were chosen, after which one counts 1/e; `math.inf` to count all.
+        forecast: What was measured before the run.
     """
 
-    def __init__(self, num_levels: int, memory: float) -> None:
-        self._accepted, self._judged = np.zeros((2, num_levels, len(_SCORES)))
+    def __init__(
+        self, num_levels: int, memory: float, forecast: DraftForecast | None = None
+    ) -> None:
+        self._own, self._foreseen = np.zeros((2, 2, num_levels, len(_SCORES)))
+        self._accepted, self._judged = self._own
         self._kept = 1 - 1 / memory
+        if forecast is not None and forecast.judged_scores:
+            levels = slice(min(num_levels, len(forecast.judged_scores)))
+            judged = np.array(forecast.judged_scores)[levels]
+            weight = FORECAST_WEIGHT / judged.clip(min=FORECAST_WEIGHT)
+            counts = np.array(forecast.accepted_scores)[levels], judged
+            self._foreseen[:, levels] = weight * np.array(counts)
         self._solve()
 
     @property
@@ -34,9 +48,15 @@ class ScoreCalibration:
         """The acceptance of each level and class of scores."""
         return self._by_depth[1:]
 
+    @property
+    def counts(self) -> tuple[Float[np.ndarray, "K C"], Float[np.ndarray, "K C"]]:
+        """The nodes that were judged and those that were accepted, down to the last that was."""
+        deepest = int(self._judged.any(axis=1).nonzero()[0].max(initial=-1)) + 1
+        return self._judged[:deepest], self._accepted[:deepest]
+
     def _solve(self) -> None:
         """Let the rates follow the counts; there is a row of ones for roots."""
-        accepted, judged = self._accepted, self._judged
+        accepted, judged = self._own + self._foreseen
         of_all = (accepted.sum(axis=0) + _PRIOR * _SCORES) / (judged.sum(axis=0) + _PRIOR)
         self._by_depth = np.ones((len(judged) + 1, len(_SCORES)))
         self._by_depth[1:] = (accepted + _PRIOR * of_all) / (judged + _PRIOR)

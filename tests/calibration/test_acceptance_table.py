@@ -1,6 +1,8 @@
 """A step with a large tree tells what every smaller one would have had accepted."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from specresearch import CausalLM, Engine, Request, SamplingParams, Step
 from specresearch.calibration.acceptance_table import AcceptanceTable
 from specresearch.calibration.measurement import PLAIN, ShapeMeasurement
 from specresearch.calibration.shape_times import Medians
+from specresearch.proposal import DraftForecast
 from specresearch.proposers import DraftModel
 from specresearch.proposers.draft_shape import DraftShape
 from specresearch.proposers.sequoia import RankTable, likeliest_paths
@@ -142,6 +145,35 @@ def test_a_static_tree_without_branches_is_measured_by_rank() -> None:
     assert forecast.survival == pytest.approx(first * table.evenness(shape), rel=0.3)
     assert 1 + sum(forecast.survival) == pytest.approx(whole.tokens)
     assert forecast.nodes == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("shape", [LARGEST, DraftShape(4, "chain")])
+def test_a_forecast_tells_what_scores_of_point_masses_mean(shape: DraftShape) -> None:
+    """Of every node whose parent was accepted; the chain is sampled."""
+    measurement, drafts, accepted = ShapeMeasurement([shape]), [], []
+
+    def observe(step: Step) -> None:
+        measurement.add(step, shape)
+        drafts.append(step.record.num_draft_tokens[0])
+        accepted.append(step.record.num_accepted_tokens[0])
+
+    tree = shape.tree or "chain"
+    drafter = DraftModel(model(0.1), shape.num_draft_tokens, tree=tree, depth=4)
+    sampling = SamplingParams(temperature=1.0, max_new_tokens=30)
+    Engine(model(), drafter, observers=[observe]).generate_all([PROMPT], sampling)
+    plain = Engine(model(), observers=[lambda step: measurement.add(step, PLAIN)])
+    plain.generate_all([PROMPT], sampling)
+    forecast = measurement.forecast(next(iter(measurement.predictions())))
+    if tree == "chain":
+        assert forecast.judged_scores == forecast.accepted_scores == ()
+        return
+    num_judged, num_accepted = np.array([forecast.judged_scores, forecast.accepted_scores]).sum(2)
+    # The last step ends within its draft, and is not judged.
+    assert sum(accepted[:-1]) <= num_accepted.sum() <= sum(accepted)
+    assert num_accepted.sum() < num_judged.sum() < sum(drafts)
+    assert len(num_judged) <= 4
+    kept = DraftForecast.from_json(json.loads(json.dumps(asdict(forecast))))
+    assert kept == forecast
 
 
 def test_the_likeliest_paths_of_counted_ranks() -> None:

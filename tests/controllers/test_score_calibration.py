@@ -13,7 +13,7 @@ from specresearch.controllers.evidence import AskedStep
 from specresearch.controllers.score_calibration import ScoreCalibration
 from specresearch.controllers.scored_tree import ScoredTree
 from specresearch.metrics import StepRecord
-from specresearch.proposal import DraftKind, Proposal, Topology
+from specresearch.proposal import DraftForecast, DraftKind, Proposal, Topology
 
 PARENTS = [[-1, 0, 0, 1, 1, 2], [-1, 0, 1, 2, 0, 0]]
 SCORES = [[1.0, 0.6, 0.3, 0.9, 0.12, 0.5], [1.0, 0.9, 0.9, 0.9, 0.04, 0.0]]
@@ -139,6 +139,37 @@ def test_learns_what_scores_mean() -> None:
     unseen = calibration.rates[1]  # the second level, which is taken to be like the first
     assert unseen[-1] == pytest.approx(calibration.rates[0, -1], abs=0.05)
     assert unseen[-2] > 0.85  # a score that neither level had
+
+
+def test_a_class_of_scores_that_was_refused_by_chance_comes_back_to_its_forecast() -> None:
+    """Of nodes with a score of 0.06 a measurement before the run saw every fifth accepted."""
+    judged, accepted = np.zeros((2, 3, len(score_calibration._SCORES)))
+    judged[0, 2], accepted[0, 2] = 100, 20
+    counts = (tuple(judged[0]),), (tuple(accepted[0]),)
+    forecast = DraftForecast((0.2,), (1.0,), 1.0, 1, (), (), *counts)
+    foretold, alone = ScoreCalibration(3, 20.0, forecast), ScoreCalibration(3, 20.0)
+    assert foretold.rates[0, 2] == pytest.approx(0.2, abs=0.01)
+    chain = Proposal.chain(torch.zeros(1, 2, dtype=torch.long), torch.tensor([2]), host_lengths=[2])
+    refused = ScoredTree.of(replace(chain, scores=torch.tensor([[1.0, 0.06]])))
+    for _ in range(60):
+        for calibration in (foretold, alone):
+            calibration.observe([asked(refused, refused.is_valid, record_of([1], [0]))])
+    assert foretold.rates[0, 2] < 0.11
+    sure = ScoredTree.of(replace(chain, scores=torch.tensor([[1.0, 0.97]])))
+    for _ in range(60):
+        for calibration in (foretold, alone):
+            calibration.observe([asked(sure, sure.is_valid, record_of([1], [1]))])
+    assert foretold.rates[0, 2] > 0.18
+    assert alone.rates[0, 2] < 0.05
+
+
+def test_a_forecast_may_know_more_levels_or_fewer() -> None:
+    level = (30.0,) * len(score_calibration._SCORES)
+    forecast = DraftForecast((), (), 1.0, judged_scores=(level,) * 3, accepted_scores=(level,) * 3)
+    for num_levels in (2, 5):
+        rates = ScoreCalibration(num_levels, 20.0, forecast).rates
+        assert rates.shape == (num_levels, len(level))
+        assert rates[:3].min() > 0.8
 
 
 def test_steps_of_several_sizes_are_learned_from_at_once() -> None:
