@@ -26,22 +26,27 @@ from variants import VARIANTS
 from specresearch import Batch, CausalLM, Engine, Proposal, Proposer, SamplingParams
 from specresearch.calibration import Calibration, settle_shape
 from specresearch.clock import ManualClock
-from specresearch.controllers import Controller, Fixed
+from specresearch.controllers import Controller, Fixed, Goodput
 from specresearch.data import PromptDataset
 from specresearch.metrics import StepRecord
-from specresearch.proposers import Eagle, NGram, Suffix, TokenRecycling
+from specresearch.proposers import DraftModel, Eagle, NGram, Suffix, TokenRecycling
 from specresearch.request import Request
 
 # Seconds, by steps of zoo:tiny in float32, one thread of an EPYC without AVX-512:
 STEP, ROW, ANY_DRAFT, NODE = 16.5e-3, 1.65e-3, 1e-3, 0.52e-3
+DECISION = 1e-3  # of goodput
 NOISE = 0.04
 METHODS: dict[str, Callable[[], Proposer]] = {
+    "draft_model": lambda: DraftModel(
+        CausalLM.from_pretrained("zoo:tiny_draft"), "auto", tree="auto"
+    ),
     "eagle": lambda: Eagle("zoo:tiny_eagle", "auto", tree="auto"),
     "ngram": lambda: NGram("auto"),
     "suffix": lambda: Suffix("auto"),
     "token_recycling": lambda: TokenRecycling("auto"),
 }
 DRAFTING = {  # of a step with drafts, of each level that takes a pass, and of each node
+    "draft_model": (2e-3, 2.2e-3, 20e-6),
     "eagle": (2.5e-3, 2.8e-3, 10e-6),
     "ngram": (0.3e-3, 0.0, 2e-6),
     "suffix": (0.6e-3, 0.0, 10e-6),
@@ -65,6 +70,17 @@ class Timed:
         seconds = STEP + ROW * len(slots) + ANY_DRAFT * bool(num_drafts) + NODE * num_drafts
         self.clock.advance(seconds * float(np.exp(NOISE * self._noise.standard_normal())))
         return self._forward(slots, proposal, **settings)
+
+    def charge(self, controller: Goodput) -> Goodput:
+        """Let the controller's decisions take time."""
+        decide = controller._decide
+
+        def timed(batch: Batch) -> None:
+            self.clock.advance(DECISION)
+            decide(batch)
+
+        controller._decide = timed
+        return controller
 
     def proposer(self) -> Proposer:
         """Return a new drafter that leaves its shape to `auto`."""
@@ -145,7 +161,7 @@ def main() -> None:
     for side in ("auto", *args.variants):
         variant = VARIANTS.get(side)
         with variant.switched_off() if variant else nullcontext():
-            controller = variant() if variant else Fixed()
+            controller = timed.charge(variant()) if variant else Fixed()
             proposer = timed.proposer()
             calibration = Calibration(
                 target,
