@@ -5,7 +5,7 @@ from specresearch.metrics import StepRecord
 
 MOST_DRAFTING = 8  # steps for which a decision to draft holds at most, since much can be learned,
 MOST_IDLE = 32  # and for which one not to draft does, or any if decisions have taken
-_SHARE = 0.005  # a larger share of the time than this
+_SHARE = 0.004  # a larger share of the time than this
 _LEAST = 2  # steps for which a decision holds that does not confirm the one before
 
 

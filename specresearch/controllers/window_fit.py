@@ -6,7 +6,9 @@ from operator import mul
 import numpy as np
 
 _WINDOW = 16  # steps of each kind that count: enough for an absurd one to be outvoted
-_ROUNDS = 3  # of reweighting, which turns least squares into least absolute deviations
+# Rounds of reweighting, which turns least squares into least absolute deviations, until the weights
+# change by less than this share: mostly one, as they hardly change from one solution to the next.
+_ROUNDS, _SETTLED = 3, 0.01
 _RIDGE = 1.2e-3  # of all information: what did not vary keeps its weight
 
 
@@ -66,5 +68,7 @@ class WindowFit:
             worth[num_weights:] = trust / np.maximum(np.abs(y - x @ weights), floor)
             worth[:num_weights] = _RIDGE * worth[num_weights:].sum() + 1e-15
             weighted = np.sqrt(worth)[:, None] * table
-            weights = self._nnls(weighted[:, :-1], weighted[:, -1])[0]
+            before, weights = weights, self._nnls(weighted[:, :-1], weighted[:, -1])[0]
+            if np.abs(weights - before).sum() < _SETTLED * weights.sum():
+                break
         self.weights = weights.tolist()

@@ -109,6 +109,9 @@ def test_drafts_that_take_far_longer_than_planned_are_reconsidered_at_once() -> 
     simulation = Simulation(controller, [0.8] * 4, Machine(), control=5e-3)
     assert all(map(any, simulation.run(200)[100:]))
     num = controller.num_decisions
+    while controller.num_decisions == num:
+        simulation.run(1)
+    num += 1
     simulation.run(20)
     assert controller.num_decisions == num
     simulation.machine = Machine(verify_token=10e-3)

@@ -15,7 +15,7 @@ VARIANTS_FILE = Path(__file__).parents[2] / "experiments/goodput_ablation/varian
 DEAR = Machine(draft=0.5e-3, verify=8e-3, verify_token=0.5e-3)
 STREAMS: tuple[Stream | TreeStream, ...] = (
     Stream(Machine(), 4, 60, 0.7, busy=Machine(verify_token=3e-3)),
-    Stream(Machine(draft=3e-3), 4, 40, 0.6, control=1.5e-3),
+    Stream(Machine(draft=2.8e-3), 4, 40, 0.6, control=1.5e-3),
     TreeStream(DEAR, 4, 100),
     TreeStream(DEAR, 2, 100),
 )
