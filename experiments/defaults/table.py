@@ -18,7 +18,7 @@ import pandas as pd
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from specresearch.bench.folder import RESULTS
+from specresearch.bench.folder import RESULTS, STEPS
 from specresearch.proposers.draft_shape import DraftShape
 
 HERE = Path(__file__).parent
@@ -26,6 +26,7 @@ CELL = ["proposer", "dataset", "temperature", "load"]
 ALONE = "alone"
 NO_DRAFTS = str(DraftShape(0))
 NEAR = 0.15  # of a length that was foretold
+FIRST, FEWEST = 400, 150  # steps of a pass; and of a run behind these that tell a share
 TICKS = (0.5, 0.7, 1, 1.4, 2, 2.8, 4)
 
 
@@ -55,6 +56,7 @@ def read_cell(path: Path) -> dict[str, Any]:
         "efficiency": results["summary"].get("efficiency"),
         "host_overhead": results["summary"].get("host_overhead"),
         "control": _control(results),
+        "control_later": math.nan if load == ALONE else _control_later(path.with_name(STEPS)),
         "commit": (results["provenance"]["git_commit"] or "")[:7],
         "day": results["provenance"]["started"][:10],
     }
@@ -68,6 +70,14 @@ def _control(results: dict[str, Any]) -> float:
     """Return the share of the time of steps that deciding and learning took, if anything did."""
     parts = results.get("step_times", {}).get("method", {}).get("parts", {})
     return parts["control"] / sum(parts.values()) if "control" in parts else math.nan
+
+
+def _control_later(path: Path) -> float:
+    """Return the same of the steps behind the first of each pass, if there are enough."""
+    steps = pd.read_parquet(path, columns=["side", "repeat", "control", "total"])
+    steps = steps[steps["side"] == "method"]
+    later = steps[steps.groupby("repeat").cumcount() >= FIRST]
+    return later["control"].sum() / later["total"].sum() if len(later) >= FEWEST else math.nan
 
 
 def foretold(rows: pd.DataFrame) -> str:
