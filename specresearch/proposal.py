@@ -158,8 +158,7 @@ class Proposal:
 
     @property
     def can_be_chosen_from(self) -> bool:
-        """Whether nodes may be left out by their scores: those of point masses, if there are no
-        probes."""
+        """Whether nodes may be left out by their scores: of point masses, without probes."""
         is_point_mass = self.draft_probs is None and self.probe is None
         return self.scores is not None and is_point_mass
 

@@ -21,7 +21,7 @@ class ScoreCalibration:
     """How often a node with a score was accepted once its parent was, by level.
 
     Only nodes that seem worth it are verified, so a class of scores that was refused by chance
-    would not be judged again. So a forecast, for which all nodes were, is never forgotten.
+    would not be judged again. A forecast comes from whole trees, so it is never forgotten.
 
     Args:
         num_levels: The longest path that is drafted.
