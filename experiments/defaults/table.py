@@ -56,7 +56,7 @@ def read_cell(path: Path) -> dict[str, Any]:
         "efficiency": results["summary"].get("efficiency"),
         "host_overhead": results["summary"].get("host_overhead"),
         "control": _control(results),
-        "control_later": math.nan if load == ALONE else _control_later(path.with_name(STEPS)),
+        "control_later": _control_later(path.with_name(STEPS)),
         "commit": (results["provenance"]["git_commit"] or "")[:7],
         "day": results["provenance"]["started"][:10],
     }
@@ -73,7 +73,12 @@ def _control(results: dict[str, Any]) -> float:
 
 
 def _control_later(path: Path) -> float:
-    """Return the same of the steps behind the first of each pass, if there are enough."""
+    """Return the same of the steps behind the first of each pass, if there are enough.
+
+    Interrupted runs have no steps yet, and `auto` alone decides nothing.
+    """
+    if not path.exists() or path.parent.parent.name.endswith(ALONE):
+        return math.nan
     steps = pd.read_parquet(path, columns=["side", "repeat", "control", "total"])
     steps = steps[steps["side"] == "method"]
     later = steps[steps.groupby("repeat").cumcount() >= FIRST]
