@@ -70,6 +70,23 @@ def test_a_run_replaces_its_own_cell(
     assert rows["control"].to_dict() == pytest.approx({"alone": math.nan, "8": 0.01}, nan_ok=True)
 
 
+def test_what_deciding_takes_is_also_told_of_the_steps_behind_the_first(tmp_path: Path) -> None:
+    """Two passes; the baseline's steps do not count."""
+    number = table.FIRST + table.FEWEST
+    passes = [
+        {"side": side, "repeat": repeat, "control": control, "total": 1.0}
+        for side, late in (("baseline", 0.5), ("method", 0.01))
+        for repeat in (0, 1)
+        for control in [0.1] * table.FIRST + [late] * (number - table.FIRST)
+    ]
+    run = tmp_path / "cnndm-8" / "ngram-temperature0"
+    run.mkdir(parents=True)
+    pd.DataFrame(passes).to_parquet(run / "steps.parquet")
+    assert table._control_later(run / "steps.parquet") == pytest.approx(0.01)
+    pd.DataFrame(passes[: -number - 1]).to_parquet(run / "steps.parquet")
+    assert math.isnan(table._control_later(run / "steps.parquet"))
+
+
 def test_an_interrupted_run_leaves_its_cell_as_it_was(
     tmp_path: Path, make_table: Callable[[Path], pd.DataFrame]
 ) -> None:
